@@ -1,0 +1,3 @@
+//! Redis: key names, the atomic scripts, rules and candles as people read and write them.
+
+pub mod keys;
