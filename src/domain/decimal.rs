@@ -42,6 +42,9 @@ pub enum NumberError {
 }
 
 impl Price {
+    /// Zero.
+    pub const ZERO: Price = Price(0.0);
+
     /// Parses a decimal, with or without exponent. Longer than 15 significant digits: rounded half-even.
     pub fn parse(text: &str) -> Result<Parsed<Price>, NumberError> {
         let value: f64 = text.parse().map_err(|_| NumberError::Malformed)?;
@@ -73,6 +76,11 @@ impl Volume {
     pub fn parse(text: &str) -> Result<Volume, NumberError> {
         let _ = text;
         Err(NumberError::Malformed)
+    }
+
+    /// Parses a stored sum, which may have more digits than one volume.
+    pub fn parse_sum(text: &str) -> Result<Volume, NumberError> {
+        Volume::parse(text)
     }
 
     /// The exact sum.

@@ -1,3 +1,10 @@
 //! Redis: key names, the atomic scripts, rules and candles as people read and write them.
 
+pub mod error;
 pub mod keys;
+pub mod pack;
+mod reply;
+pub mod scripts;
+
+pub use error::StoreError;
+pub use keys::Keys;
