@@ -6,6 +6,10 @@
 
 pub mod batching;
 mod delivery;
+pub mod encode;
 pub mod machine;
 pub mod protocol;
+pub mod report;
+pub mod shell;
+pub mod supervisor;
 mod takeover;
