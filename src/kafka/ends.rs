@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
+use rdkafka::metadata::MetadataPartition;
 
 use super::client::{Asking, KafkaSetupError, asking_config};
 use crate::config::KafkaConfig;
@@ -67,7 +68,7 @@ impl Ends {
         self.ask("the number of partitions", topic.to_string(), move |client| {
             let metadata = client.fetch_metadata(Some(&topic), TIMEOUT)?;
             let found = metadata.topics().iter().find(|found| found.name() == &*topic);
-            Ok(found.map_or(Vec::new(), |topic| topic.partitions().iter().map(|p| p.id()).collect()))
+            Ok(found.map_or(Vec::new(), |topic| topic.partitions().iter().map(MetadataPartition::id).collect()))
         })
         .await
     }

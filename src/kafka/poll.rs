@@ -23,6 +23,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message};
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Timestamp, TopicPartitionList};
 use tokio::sync::{mpsc, oneshot};
@@ -354,7 +355,7 @@ impl Poller {
             match self.consumer.poll(timeout) {
                 None => return,
                 Some(Ok(message)) => self.take(&message),
-                Some(Err(error)) => self.take_error(error),
+                Some(Err(error)) => self.take_error(&error),
             }
             timeout = Duration::ZERO;
         }
@@ -385,11 +386,11 @@ impl Poller {
         });
     }
 
-    fn take_error(&self, error: KafkaError) {
+    fn take_error(&self, error: &KafkaError) {
         match error {
-            KafkaError::PartitionEOF(partition) => self.end_of(partition),
+            KafkaError::PartitionEOF(partition) => self.end_of(*partition),
             KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::LogTruncation) => {
-                self.find_out_of_range()
+                self.find_out_of_range();
             }
             KafkaError::MessageConsumptionFatal(_) => self.context.send(SourceEvent::Fatal(format!(
                 "the consumer of {} cannot go on: {error}; restart the worker",
@@ -590,7 +591,7 @@ enum Seek {
 }
 
 fn numbers(list: &TopicPartitionList) -> Vec<i32> {
-    list.elements().iter().map(|element| element.partition()).collect()
+    list.elements().iter().map(TopicPartitionListElem::partition).collect()
 }
 
 fn headers_of(message: &BorrowedMessage<'_>) -> Option<Headers> {

@@ -153,9 +153,9 @@ impl State {
             return Err(dead.clone());
         }
         let deadline = Instant::now() + TRANSACTION_TIMEOUT;
-        self.producer().begin_transaction().map_err(|error| self.give_up(Cause::Call(error)))?;
+        self.producer().begin_transaction().map_err(|error| self.give_up(&Cause::Call(error)))?;
         self.open = true;
-        self.fill(records, offsets, group, deadline).map_err(|cause| self.give_up(cause))?;
+        self.fill(records, offsets, group, deadline).map_err(|cause| self.give_up(&cause))?;
         self.end(deadline)
     }
 
@@ -196,21 +196,21 @@ impl State {
                 self.open = false;
                 Ok(())
             }
-            Err(error) if not_committed(&error) => Err(self.give_up(Cause::Call(error))),
+            Err(error) if not_committed(&error) => Err(self.give_up(&Cause::Call(error))),
             Err(error) => Err(self.die(error.to_string())),
         }
     }
 
     /// Aborts. The outcome is known if that succeeds.
-    fn give_up(&mut self, cause: Cause) -> TransactionError {
-        let reason = match &cause {
+    fn give_up(&mut self, cause: &Cause) -> TransactionError {
+        let reason = match cause {
             Cause::Record(error) => error.to_string(),
             Cause::Call(error) => error.to_string(),
         };
-        if is_fatal(self.producer(), &cause) {
+        if is_fatal(self.producer(), cause) {
             return self.die(reason);
         }
-        let permanent = match &cause {
+        let permanent = match cause {
             Cause::Record(error) => error.is_permanent(),
             Cause::Call(error) => error.rdkafka_error_code().is_some_and(|c| permanent_next_step(c).is_some()),
         };
