@@ -3,6 +3,7 @@
 //! A new module is one line in [`MODULES`]. `cargo test --test it NAME` runs what holds NAME; servers start only
 //! if a selected test needs them, and end with this process. What a machine lacks is a skip with its reason.
 
+mod compose;
 mod harness;
 mod sandbox;
 
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] = &[Module::Cases(sandbox::cases)];
+const MODULES: &[Module] = &[Module::Cases(compose::cases), Module::Cases(sandbox::cases)];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
