@@ -3,9 +3,11 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
 
 pub mod config;
+pub mod demo;
 mod feed;
 pub mod generate;
 pub mod produce;
+mod run;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -61,6 +63,10 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a worker
+    Run(run::Args),
+    /// See it work: a private Redis and broker, 200 ticks, rules and candles
+    Demo(demo::Args),
     /// Send the lines of a file to the source topic
     Produce(produce::Args),
     /// Send made-up ticks to the source topic, as load
@@ -81,6 +87,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     let overrides = Overrides { namespace, redis, brokers, group, topic };
     let config = Config::load(config.as_deref(), &overrides)?;
     match cli.command {
+        Command::Run(args) => run::run(config, args).await,
+        Command::Demo(args) => demo::run(config, args).await,
         Command::Produce(args) => produce::run(config, args).await,
         Command::Generate(args) => generate::run(config, args).await,
         Command::Config(args) => config::run(config, args).await,

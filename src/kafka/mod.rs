@@ -9,6 +9,7 @@
 //! | [`ends`] | the log's start and end, asked through another client |
 //! | [`sink`] | outputs, at least once |
 //! | [`transaction`] | outputs and the source offset in one transaction |
+//! | [`outputs`] | a whole topic, as its readers see it |
 //! | [`topics`] | checks at start-up, and making topics |
 //! | [`client`] | how every client is configured |
 //!
@@ -17,6 +18,7 @@
 pub mod client;
 pub mod committer;
 pub mod ends;
+pub mod outputs;
 mod poll;
 pub mod reader;
 pub mod sink;
