@@ -1,5 +1,12 @@
 //! Redis: key names, the atomic scripts, rules and candles as people read and write them.
 
 pub mod check;
+pub mod error;
 pub mod keys;
+pub mod pack;
 pub mod pool;
+mod reply;
+pub mod scripts;
+
+pub use error::StoreError;
+pub use keys::Keys;
