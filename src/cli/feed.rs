@@ -129,3 +129,76 @@ impl Feed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::consumer::{BaseConsumer, Consumer as _};
+    use rdkafka::message::Message as _;
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::DefaultProducerContext;
+
+    use super::*;
+
+    const TOPIC: &str = "ticks";
+    const PARTITIONS: i32 = 4;
+
+    fn cluster() -> (MockCluster<'static, DefaultProducerContext>, KafkaConfig) {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic(TOPIC, PARTITIONS, 1).unwrap();
+        let brokers = cluster.bootstrap_servers();
+        (cluster, KafkaConfig { brokers, topic: TOPIC.into(), ..KafkaConfig::default() })
+    }
+
+    /// All (partition, key) of the topic, as far as `count` records.
+    fn read(kafka: &KafkaConfig, count: usize) -> Vec<(i32, Vec<u8>)> {
+        let reader: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", &kafka.brokers)
+            .set("group.id", "reader")
+            .set("auto.offset.reset", "earliest")
+            .create()
+            .unwrap();
+        reader.subscribe(&[TOPIC]).unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let mut read = Vec::new();
+        while read.len() < count {
+            assert!(std::time::Instant::now() < deadline, "only {} records were there", read.len());
+            if let Some(record) = reader.poll(Duration::from_millis(100)) {
+                let record = record.unwrap();
+                read.push((record.partition(), record.key().unwrap().to_vec()));
+            }
+        }
+        read
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn all_records_of_a_symbol_go_to_the_partition_that_java_would_choose() {
+        let (_cluster, kafka) = cluster();
+        let mut feed = Feed::new(&kafka).unwrap();
+        for key in ["21", "foobar", "a-little-bit-long-string"] {
+            for _ in 0..3 {
+                feed.send(Some(key.as_bytes()), b"{}").unwrap();
+            }
+        }
+        assert_eq!(feed.finish().unwrap(), 9);
+        // murmur2 of these keys, from the tests of Kafka's own clients: -973932308, -790332482, -985981536.
+        for (partition, key) in read(&kafka, 9) {
+            let hash: i32 = match &key[..] {
+                b"21" => -973_932_308,
+                b"foobar" => -790_332_482,
+                _ => -985_981_536,
+            };
+            assert_eq!(partition, (hash & 0x7fff_ffff) % PARTITIONS, "{key:?}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_record_that_kafka_refuses_is_a_failure() {
+        let (cluster, kafka) = cluster();
+        let refusal = rdkafka::types::RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        cluster.request_errors(rdkafka::mocking::MockCoordinatorOrProduce, &[refusal; 8]);
+        let mut feed = Feed::new(&kafka).unwrap();
+        feed.send(None, b"{}").unwrap();
+        let error = feed.finish().unwrap_err();
+        assert!(format!("{error:#}").contains("did not take a record"), "{error:#}");
+    }
+}
