@@ -23,6 +23,7 @@ pub(crate) struct Case {
 
 /// The shared servers that a test cannot do without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code)] // for every module; not all use each
 pub(crate) enum Needs {
     Nothing,
     Redis,
@@ -41,7 +42,7 @@ impl Needs {
 }
 
 /// The tests of one file. The last three are for files that make trials of their own.
-#[allow(dead_code)]
+#[allow(dead_code)] // the same
 pub(crate) enum Module {
     /// Cases, each with a stage.
     Cases(fn() -> Vec<Case>),
