@@ -82,15 +82,15 @@ impl Module {
         match self {
             Module::Cases(cases) => cases().into_iter().map(|case| case.into_trial(servers)).collect(),
             Module::Trials(trials) => trials(),
-            Module::RedisTrials(trials) => served(trials, args, servers, || servers.redis_url()),
-            Module::KafkaTrials(trials) => served(trials, args, servers, || servers.brokers()),
+            Module::RedisTrials(trials) => served(*trials, args, servers, || servers.redis_url()),
+            Module::KafkaTrials(trials) => served(*trials, args, servers, || servers.brokers()),
         }
     }
 }
 
 /// The trials that a server's address makes. The server is started only if one of them is selected.
 fn served(
-    trials: &fn(&str) -> Vec<Trial>,
+    trials: fn(&str) -> Vec<Trial>,
     args: &Arguments,
     servers: &Arc<Servers>,
     address: impl FnOnce() -> Result<String, Absent>,
