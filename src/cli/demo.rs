@@ -6,10 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use comfy_table::{Table, presets};
-use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::Value;
 
-use super::feed::client_config;
+use super::sender::Sender;
 use crate::config::Config;
 use crate::http::Health;
 use crate::kafka::{self, outputs};
@@ -183,18 +182,14 @@ fn print_rules(rules: &[[String; 4]]) {
 }
 
 async fn produce(config: &Config) -> anyhow::Result<()> {
-    let producer: FutureProducer = client_config(&config.kafka).create()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
     let start = now - now % 1_000 - TICKS * STEP_MS - 1_000;
-    let mut sent = Vec::new();
+    let mut sender = Sender::new(&config.kafka)?;
     for (symbol, price, after) in scenario() {
         let value = format!(r#"{{"symbol":"{symbol}","price":{price},"volume":100,"ts":{}}}"#, start + after);
-        let record = FutureRecord::to(&config.kafka.topic).key(symbol).payload(&value);
-        sent.push(producer.send_result(record).map_err(|(error, _)| error)?);
+        sender.send(Some(symbol.as_bytes()), value.as_bytes())?;
     }
-    for delivery in sent {
-        delivery.await?.map_err(|(error, _)| error)?;
-    }
+    tokio::task::spawn_blocking(|| sender.finish()).await??;
     Ok(())
 }
 

@@ -4,18 +4,20 @@
 
 pub mod config;
 pub mod demo;
-mod feed;
 pub mod generate;
 pub mod produce;
-mod run;
+pub mod run;
+mod sender;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, Overrides};
+use crate::input::{Decoder, InputError};
+use crate::kafka::{self, KafkaSetupError};
 use crate::telemetry::{self, LogFormat, TelemetryError};
 
 /// Exit code of wrong usage and wrong configuration; clap's own too.
@@ -85,7 +87,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     let Global { config, namespace, redis, brokers, group, topic, log_format, verbose } = cli.global;
     telemetry::start_log(log_format, verbose)?;
     let overrides = Overrides { namespace, redis, brokers, group, topic };
-    let config = Config::load(config.as_deref(), &overrides)?;
+    let config = load(config.as_deref(), &overrides)?;
     match cli.command {
         Command::Run(args) => run::run(config, args).await,
         Command::Demo(args) => demo::run(config, args).await,
@@ -93,6 +95,14 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Generate(args) => generate::run(config, args).await,
         Command::Config(args) => config::run(config, args).await,
     }
+}
+
+/// Loads the configuration and has it judged by those who know: librdkafka its own settings, the input its mapping.
+fn load(file: Option<&Path>, overrides: &Overrides) -> anyhow::Result<Config> {
+    let config = Config::load(file, overrides)?;
+    kafka::client::check(&config.kafka)?;
+    Decoder::new(&config.input)?;
+    Ok(config)
 }
 
 /// What is printed of an error: every line of its message, then its causes, one line each.
@@ -115,6 +125,8 @@ pub fn exit_code(error: &anyhow::Error) -> ExitCode {
 fn is_usage(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<ConfigError>()
+            || cause.is::<KafkaSetupError>()
+            || cause.is::<InputError>()
             || cause.is::<UsageError>()
             || matches!(cause.downcast_ref(), Some(TelemetryError::Filter(_)))
     })

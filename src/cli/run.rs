@@ -18,14 +18,14 @@ use crate::worker::supervisor;
     after_help = "Stop it with SIGTERM or Ctrl-C: it finishes what is in flight, commits, and leaves the group.\n\
     Start as many as you like: each takes its share of the partitions."
 )]
-pub struct Args {
+pub(super) struct Args {
     /// Process what is in the source topic now, close every window, deliver everything, then end
     #[arg(long)]
     until_end: bool,
 }
 
 /// Runs a worker until it is told to stop or, with `--until-end`, is done.
-pub async fn run(config: Config, args: Args) -> anyhow::Result<()> {
+pub(super) async fn run(config: Config, args: Args) -> anyhow::Result<()> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }

@@ -3,7 +3,6 @@
 //! Lines that a stream of bad records could repeat are written at most once a kind and ten seconds, with the number
 //! `suppressed` since the last; the counters count everything.
 
-use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use metrics::{counter, gauge};

@@ -281,7 +281,7 @@ impl Shell {
             }),
             Command::Transact(delivery, position) => self.transact(delivery, position),
             Command::CheckAssigned => {
-                self.spawn(async move { Outcome::Event(Event::Assigned(shared.source.is_assigned(number).await)) })
+                self.spawn(async move { Outcome::Event(Event::Assigned(shared.source.is_assigned(number).await)) });
             }
             Command::Tell(notice) => self.reporter.tell(notice),
             Command::Release => self.released = true,

@@ -6,22 +6,26 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rdkafka::ClientContext;
-use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, NoCustomPartitioner, Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 
 use crate::config::KafkaConfig;
+use crate::kafka::client::producer_config;
 
 /// How long to wait for room in a full queue before trying again.
 const FULL_QUEUE: Duration = Duration::from_millis(10);
+
+/// How long Kafka may take to acknowledge a record; librdkafka's own 5 minutes are long for somebody who waits.
+const TIMEOUT: &str = "message.timeout.ms";
+const TIMEOUT_MS: &str = "30000";
 
 /// How long Kafka may take to acknowledge what is queued at the end.
 const FLUSH: Duration = Duration::from_secs(60);
 
 /// A producer to the source topic.
-pub(super) struct Feed {
+pub(super) struct Sender {
     producer: ThreadedProducer<Tally>,
     topic: String,
     stop: Arc<AtomicBool>,
@@ -52,21 +56,14 @@ impl ProducerContext for Tally {
     }
 }
 
-/// The settings of a feed: the Java clients' partitioner, so that a symbol stays in its partition whoever sends it.
-pub(super) fn client_config(kafka: &KafkaConfig) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set("linger.ms", "5").set("message.timeout.ms", "30000");
-    for (name, value) in &kafka.producer {
-        config.set(name, &value.0);
-    }
-    config.set("bootstrap.servers", &kafka.brokers).set("partitioner", "murmur2_random");
-    config
-}
-
-impl Feed {
-    /// A feed that ends early, between two records, once the process is interrupted.
-    pub(super) fn new(kafka: &KafkaConfig) -> anyhow::Result<Feed> {
-        let producer = client_config(kafka)
+impl Sender {
+    /// A sender that ends early, between two records, once the process is interrupted.
+    pub(super) fn new(kafka: &KafkaConfig) -> anyhow::Result<Sender> {
+        let mut config = producer_config(kafka)?;
+        if !kafka.producer.contains_key(TIMEOUT) {
+            config.set(TIMEOUT, TIMEOUT_MS);
+        }
+        let producer = config
             .create_with_context::<_, ThreadedProducer<Tally, NoCustomPartitioner>>(Tally::default())
             .context("cannot make a Kafka producer; check [kafka.producer]")?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -78,7 +75,7 @@ impl Feed {
                 }
             }
         });
-        Ok(Feed { producer, topic: kafka.topic.clone(), stop, sent: 0 })
+        Ok(Sender { producer, topic: kafka.topic.clone(), stop, sent: 0 })
     }
 
     /// Whether to send no more.
@@ -132,10 +129,14 @@ impl Feed {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use rdkafka::config::ClientConfig;
     use rdkafka::consumer::{BaseConsumer, Consumer as _};
     use rdkafka::message::Message as _;
     use rdkafka::mocking::MockCluster;
     use rdkafka::producer::DefaultProducerContext;
+    use rdkafka::types::RDKafkaRespErr;
 
     use super::*;
 
@@ -149,7 +150,7 @@ mod tests {
         (cluster, KafkaConfig { brokers, topic: TOPIC.into(), ..KafkaConfig::default() })
     }
 
-    /// All (partition, key) of the topic, as far as `count` records.
+    /// (partition, key) of the first `count` records of the topic.
     fn read(kafka: &KafkaConfig, count: usize) -> Vec<(i32, Vec<u8>)> {
         let reader: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", &kafka.brokers)
@@ -158,47 +159,41 @@ mod tests {
             .create()
             .unwrap();
         reader.subscribe(&[TOPIC]).unwrap();
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        let mut read = Vec::new();
-        while read.len() < count {
-            assert!(std::time::Instant::now() < deadline, "only {} records were there", read.len());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut found = Vec::new();
+        while found.len() < count {
+            assert!(Instant::now() < deadline, "only {} records were there", found.len());
             if let Some(record) = reader.poll(Duration::from_millis(100)) {
                 let record = record.unwrap();
-                read.push((record.partition(), record.key().unwrap().to_vec()));
+                found.push((record.partition(), record.key().unwrap().to_vec()));
             }
         }
-        read
+        found
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn all_records_of_a_symbol_go_to_the_partition_that_java_would_choose() {
+        // Keys with their murmur2 in Java, as librdkafka's own test has them.
+        let hashes: [(&str, u32); 3] =
+            [("kafka", 0xd067_cf64), ("giberish123456789", 0x8f55_2b0c), ("1234", 0x9fc9_7b14)];
         let (_cluster, kafka) = cluster();
-        let mut feed = Feed::new(&kafka).unwrap();
-        for key in ["21", "foobar", "a-little-bit-long-string"] {
-            for _ in 0..3 {
-                feed.send(Some(key.as_bytes()), b"{}").unwrap();
-            }
+        let mut sender = Sender::new(&kafka).unwrap();
+        for (key, _) in [hashes, hashes].concat() {
+            sender.send(Some(key.as_bytes()), b"{}").unwrap();
         }
-        assert_eq!(feed.finish().unwrap(), 9);
-        // murmur2 of these keys, from the tests of Kafka's own clients: -973932308, -790332482, -985981536.
-        for (partition, key) in read(&kafka, 9) {
-            let hash: i32 = match &key[..] {
-                b"21" => -973_932_308,
-                b"foobar" => -790_332_482,
-                _ => -985_981_536,
-            };
-            assert_eq!(partition, (hash & 0x7fff_ffff) % PARTITIONS, "{key:?}");
+        assert_eq!(sender.finish().unwrap(), 6);
+        for (partition, key) in read(&kafka, 6) {
+            let (_, hash) = hashes.iter().find(|(known, _)| known.as_bytes() == key).unwrap();
+            assert_eq!(partition, (hash & 0x7fff_ffff).cast_signed() % PARTITIONS, "{key:?}");
         }
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_record_that_kafka_refuses_is_a_failure() {
         let (cluster, kafka) = cluster();
-        let refusal = rdkafka::types::RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
-        cluster.request_errors(rdkafka::mocking::MockCoordinatorOrProduce, &[refusal; 8]);
-        let mut feed = Feed::new(&kafka).unwrap();
-        feed.send(None, b"{}").unwrap();
-        let error = feed.finish().unwrap_err();
-        assert!(format!("{error:#}").contains("did not take a record"), "{error:#}");
+        cluster.topic_error(TOPIC, RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED).unwrap();
+        let mut sender = Sender::new(&kafka).unwrap();
+        let error = sender.send(None, b"{}").and_then(|()| sender.finish()).unwrap_err();
+        assert!(format!("{error:#}").contains(TOPIC), "{error:#}");
     }
 }
