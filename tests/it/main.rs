@@ -6,7 +6,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
 
 mod compose;
+mod end_to_end;
 mod harness;
+mod market;
 mod sandbox;
 
 use std::process::ExitCode;
@@ -14,7 +16,8 @@ use std::process::ExitCode;
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] = &[Module::Cases(compose::cases), Module::Cases(sandbox::cases)];
+const MODULES: &[Module] =
+    &[Module::Cases(compose::cases), Module::Cases(end_to_end::cases), Module::Cases(sandbox::cases)];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
