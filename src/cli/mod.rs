@@ -111,10 +111,24 @@ pub fn describe(error: &anyhow::Error) -> String {
     for line in error.to_string().lines() {
         writeln!(text, "error: {line}").unwrap_or_default();
     }
-    for cause in error.chain().skip(1) {
-        writeln!(text, "  caused by: {}", cause.to_string().replace('\n', " ")).unwrap_or_default();
+    for cause in causes(error) {
+        writeln!(text, "  caused by: {cause}").unwrap_or_default();
     }
     text
+}
+
+/// The causes behind an error's message, one line each; what the line before says already is left out.
+fn causes(error: &anyhow::Error) -> Vec<String> {
+    let mut said = error.to_string();
+    let mut causes = Vec::new();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string().replace('\n', " ");
+        if !said.contains(&cause) {
+            causes.push(cause.clone());
+        }
+        said = cause;
+    }
+    causes
 }
 
 /// 2 for usage and configuration, 1 for any other failure.
@@ -148,6 +162,8 @@ mod tests {
     fn an_error_is_told_with_its_causes_one_line_each() {
         let error = Err::<(), _>(std::io::Error::other("disk\nfull")).context("cannot save").unwrap_err();
         assert_eq!(describe(&error), "error: cannot save\n  caused by: disk full\n");
+        let twice = anyhow::anyhow!("refused").context("refused (os error 111)").context("cannot connect");
+        assert_eq!(describe(&twice), "error: cannot connect\n  caused by: refused (os error 111)\n");
         let error = anyhow::Error::from(ConfigError::Invalid(vec!["one".into(), "two".into()]));
         assert_eq!(describe(&error), "error: one\nerror: two\n");
     }

@@ -207,7 +207,7 @@ impl ClientContext for Asking {
 impl rdkafka::consumer::ConsumerContext for Asking {}
 
 /// A line of librdkafka's log, to tracing.
-pub(super) fn log_line(level: RDKafkaLogLevel, fac: &str, message: &str) {
+pub(crate) fn log_line(level: RDKafkaLogLevel, fac: &str, message: &str) {
     match level {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
             tracing::error!(target: "librdkafka", fac, "{message}");
