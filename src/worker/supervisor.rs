@@ -20,7 +20,7 @@ use crate::config::{BadRecords, Config};
 use crate::domain::{Offset, SourcePartition};
 use crate::http::Health;
 use crate::input::Decoder;
-use crate::kafka::{self, Done, Ends, Sink, Source, SourceEvent, TopicRole};
+use crate::kafka::{self, Done, Ends, Sink, Source, SourceEvent};
 use crate::store::keys::Keys;
 use crate::store::scripts::{Limits, Scripts};
 use crate::store::{check, pool};
@@ -62,7 +62,9 @@ pub async fn run(
         tracing::warn!("{warning}");
     }
     drop(redis);
-    check_topics(config).await?;
+    let topics = kafka::topics::required(config);
+    let topics: Vec<_> = topics.iter().map(|(name, role)| (name.as_str(), *role)).collect();
+    kafka::topics::check(&config.kafka, &topics).await?;
     let ends = Ends::new(&config.kafka)?;
     let stop_at = if until_end { Some(ends_now(&ends).await?) } else { None };
     let sink = Sink::new(&config.kafka)?;
@@ -88,20 +90,6 @@ pub async fn run(
     source.close().await;
     outcome?;
     Ok(worker.summary())
-}
-
-async fn check_topics(config: &Config) -> anyhow::Result<()> {
-    let (dead_letters, late) = (config.dead_letter_topic(), config.late_topic());
-    let mut topics = vec![
-        (config.kafka.topic.as_str(), TopicRole::Source),
-        (config.output.notifications.as_str(), TopicRole::Notifications),
-        (config.output.candles.as_str(), TopicRole::Candles),
-        (dead_letters.as_str(), TopicRole::DeadLetters),
-    ];
-    if config.candles.late == crate::config::LatePolicy::Divert {
-        topics.push((late.as_str(), TopicRole::Late));
-    }
-    Ok(kafka::topics::check(&config.kafka, &topics).await?)
 }
 
 async fn ends_now(ends: &Ends) -> anyhow::Result<HashMap<i32, Offset>> {

@@ -1,0 +1,271 @@
+//! `tickwatch status`: every source partition, how far it is, and what holds it back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use comfy_table::Cell;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use serde::Serialize;
+
+use super::text::{maybe_number, now, number, print, print_json, roughly, table, utc};
+use crate::config::{Config, KafkaConfig};
+use crate::store::keys::Keys;
+use crate::store::pool::pool;
+use crate::store::sources::{self, SourceState};
+
+/// How long Kafka may take to answer each question.
+const KAFKA_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Show every source partition: owner, positions, lag, and what holds time back
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// What Kafka knows of one source partition.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+struct KafkaState {
+    /// The group's committed offset: the delivered position.
+    committed: Option<i64>,
+    /// The first offset still there.
+    start_offset: Option<i64>,
+    /// The end of the log, open transactions included.
+    end_offset: Option<i64>,
+}
+
+impl KafkaState {
+    /// Offsets from the committed one to the end; transaction markers count too.
+    fn lag(self) -> Option<i64> {
+        let committed = self.committed.or(self.start_offset)?;
+        Some((self.end_offset? - committed).max(0))
+    }
+}
+
+/// One source partition, from both sides.
+#[derive(Debug, Serialize)]
+struct PartitionStatus {
+    partition: i32,
+    /// `null` if no worker has claimed it yet.
+    state: Option<SourceState>,
+    #[serde(flatten)]
+    kafka: KafkaState,
+    lag: Option<i64>,
+    /// How far the watermark is behind this machine's clock, ms.
+    behind: Option<i64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Status {
+    namespace: String,
+    topic: String,
+    group: String,
+    /// Why what Kafka knows is missing.
+    kafka_error: Option<String>,
+    partitions: Vec<PartitionStatus>,
+}
+
+/// Runs the subcommand. Without Redis there is nothing to tell; without Kafka the rest is told.
+pub async fn run(config: Config, args: Args) -> Result<()> {
+    let pool = pool(&config.redis)?;
+    let mut conn = pool.get().await.context("Redis does not answer: is it running, and is [redis] url right?")?;
+    let keys = Keys::new(config.namespace.clone());
+    let states = sources::read(&mut conn, &keys, &config.kafka.topic).await?;
+    let kafka = config.kafka.clone();
+    let offsets = tokio::task::spawn_blocking(move || read_kafka(&kafka)).await?;
+    let status = Status::new(&config, states, offsets, now());
+    if args.json { print_json(&status) } else { print(&status.text(now())) }
+}
+
+/// Asks Kafka for the group's and the log's offsets, without joining the group.
+fn read_kafka(config: &KafkaConfig) -> Result<BTreeMap<i32, KafkaState>> {
+    let mut client = ClientConfig::new();
+    for (name, value) in &config.consumer {
+        client.set(name, &value.0);
+    }
+    client.set("bootstrap.servers", &config.brokers).set("group.id", &config.group);
+    client.set("isolation.level", "read_uncommitted").set("enable.auto.commit", "false");
+    let consumer: BaseConsumer = client.create().context("setting up the Kafka client: see [kafka] consumer")?;
+    let topic = &config.topic;
+    let metadata = consumer.fetch_metadata(Some(topic), KAFKA_TIMEOUT).with_context(|| {
+        format!("no answer from {}: is Kafka running, and is [kafka] brokers right?", config.brokers)
+    })?;
+    let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
+    let mut states: BTreeMap<i32, KafkaState> = partitions.map(|p| (p.id(), KafkaState::default())).collect();
+    if states.is_empty() {
+        anyhow::bail!("topic {topic} does not exist: create it, or correct [kafka] topic");
+    }
+    let mut list = TopicPartitionList::new();
+    for partition in states.keys() {
+        list.add_partition(topic, *partition);
+    }
+    let committed = consumer
+        .committed_offsets(list, KAFKA_TIMEOUT)
+        .with_context(|| format!("reading the committed offsets of group {}", config.group))?;
+    for element in committed.elements() {
+        if let (Some(state), Offset::Offset(offset)) = (states.get_mut(&element.partition()), element.offset()) {
+            state.committed = Some(offset);
+        }
+    }
+    for (partition, state) in &mut states {
+        let (start, end) = consumer
+            .fetch_watermarks(topic, *partition, KAFKA_TIMEOUT)
+            .with_context(|| format!("reading the end of {topic}/{partition}"))?;
+        (state.start_offset, state.end_offset) = (Some(start), Some(end));
+    }
+    Ok(states)
+}
+
+impl Status {
+    fn new(config: &Config, states: Vec<SourceState>, kafka: Result<BTreeMap<i32, KafkaState>>, now: i64) -> Self {
+        let (kafka, kafka_error) = match kafka {
+            Ok(kafka) => (kafka, None),
+            Err(e) => (BTreeMap::new(), Some(format!("{e:#}"))),
+        };
+        let mut both: BTreeMap<i32, (Option<SourceState>, KafkaState)> =
+            kafka.into_iter().map(|(partition, kafka)| (partition, (None, kafka))).collect();
+        for state in states {
+            let (known, _) = both.entry(state.partition).or_default();
+            *known = Some(state);
+        }
+        let partitions = both.into_iter().map(|(partition, (state, kafka))| {
+            let watermark = state.as_ref().and_then(|state| state.watermark);
+            let behind = watermark.map(|watermark| now - watermark);
+            PartitionStatus { partition, state, kafka, lag: kafka.lag(), behind }
+        });
+        Status {
+            namespace: config.namespace.clone(),
+            topic: config.kafka.topic.clone(),
+            group: config.kafka.group.clone(),
+            kafka_error,
+            partitions: partitions.collect(),
+        }
+    }
+
+    fn text(&self, now: i64) -> String {
+        let Status { namespace, topic, group, kafka_error, partitions } = self;
+        let mut text = format!("topic {topic}, group {group}, namespace {namespace}\n");
+        if let Some(error) = kafka_error {
+            text.push_str(&format!("Kafka: {error}\n"));
+        }
+        if partitions.is_empty() {
+            text.push_str("No source partition was ever claimed. Start a worker: tickwatch run\n");
+            return text;
+        }
+        text.push_str(&format!("{}\n{}\n", positions(partitions, now), counts(partitions)));
+        for partition in partitions {
+            text.push_str(&format!("{topic}/{}: {}\n", partition.partition, partition.holds_back(now)));
+        }
+        text
+    }
+}
+
+fn positions(partitions: &[PartitionStatus], now: i64) -> comfy_table::Table {
+    let header = ["partition", "owner", "seen", "applied", "committed", "end", "lag", "watermark (UTC)", "behind"];
+    let mut table = table(&header);
+    for PartitionStatus { partition, state, kafka, lag, behind } in partitions {
+        let state = state.as_ref();
+        let owner = state.and_then(|s| s.owner.as_deref()).unwrap_or("-");
+        let seen = state.and_then(|s| s.seen).map(|at| format!("{} ago", roughly((now - at).max(0))));
+        table.add_row([
+            number(partition),
+            Cell::new(owner),
+            Cell::new(seen.as_deref().unwrap_or("-")),
+            maybe_number(state.and_then(|s| s.next_offset)),
+            maybe_number(kafka.committed),
+            maybe_number(kafka.end_offset),
+            maybe_number(*lag),
+            Cell::new(state.and_then(|s| s.watermark).map_or_else(|| "-".to_owned(), utc)),
+            maybe_number(behind.map(|ms| roughly(ms.max(0)))),
+        ]);
+    }
+    table
+}
+
+fn counts(partitions: &[PartitionStatus]) -> comfy_table::Table {
+    let mut table = table(&[
+        "partition",
+        "ticks",
+        "late",
+        "out of order",
+        "notifications",
+        "dead letters",
+        "open windows",
+        "outbox",
+    ]);
+    for PartitionStatus { partition, state, .. } in partitions {
+        let Some(state) = state else {
+            continue;
+        };
+        table.add_row([
+            number(partition),
+            maybe_number(state.ticks),
+            maybe_number(state.late),
+            maybe_number(state.out_of_order),
+            maybe_number(state.notifications),
+            maybe_number(state.dead_letters),
+            number(state.due),
+            number(state.outbox),
+        ]);
+    }
+    table
+}
+
+impl PartitionStatus {
+    /// `lagging for 12s: 4000 records behind`
+    fn holds_back(&self, now: i64) -> String {
+        let Some(state) = &self.state else {
+            return "not claimed yet: start a worker with tickwatch run".to_owned();
+        };
+        let Some(word) = &state.state else {
+            return "claimed, no sign of life yet".to_owned();
+        };
+        let since = state.since.map(|since| format!(" for {}", roughly((now - since).max(0)))).unwrap_or_default();
+        let reason = state.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("{word}{since}{reason}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(partition: i32) -> SourceState {
+        SourceState {
+            partition,
+            owner: Some("worker-1".into()),
+            watermark: Some(1_000),
+            state: Some("lagging".into()),
+            reason: Some("4000 records behind".into()),
+            since: Some(1_000),
+            ..SourceState::default()
+        }
+    }
+
+    #[test]
+    fn without_kafka_the_rest_is_told_with_the_reason() {
+        let status =
+            Status::new(&Config::default(), vec![state(3)], Err(anyhow::anyhow!("no answer from x")), 13_000);
+        let text = status.text(13_000);
+        assert!(text.contains("Kafka: no answer from x"), "{text}");
+        assert!(text.contains("worker-1"), "{text}");
+        assert!(text.contains("market-updates/3: lagging for 12s: 4000 records behind"), "{text}");
+    }
+
+    #[test]
+    fn a_partition_nobody_claimed_is_listed_with_what_to_do() {
+        let kafka = KafkaState { committed: None, start_offset: Some(10), end_offset: Some(15) };
+        let status = Status::new(&Config::default(), vec![], Ok(BTreeMap::from([(0, kafka)])), 0);
+        assert_eq!(status.partitions[0].lag, Some(5));
+        assert!(status.text(0).contains("market-updates/0: not claimed yet: start a worker"));
+    }
+
+    #[test]
+    fn nothing_at_all_says_what_to_do_next() {
+        let status = Status::new(&Config::default(), vec![], Err(anyhow::anyhow!("away")), 0);
+        assert!(status.text(0).contains("Start a worker: tickwatch run"));
+    }
+}
