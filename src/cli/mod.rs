@@ -1,1 +1,155 @@
-//! TODO
+//! The command line: flags that every subcommand has, one file a subcommand, exit codes.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+
+pub mod candles;
+pub mod config;
+mod feed;
+pub mod generate;
+pub mod produce;
+pub mod rule;
+pub mod status;
+mod text;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, Overrides};
+use crate::telemetry::{self, LogFormat, TelemetryError};
+
+/// Exit code of wrong usage and wrong configuration; clap's own too.
+const USAGE: u8 = 2;
+
+/// Price alerts and candles on Kafka and Redis.
+#[derive(Debug, Parser)]
+#[command(name = "tickwatch", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags of every subcommand. They win over the environment (TICKWATCH_...) and the file.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Configuration")]
+struct Global {
+    /// Configuration file [default: ./tickwatch.toml if it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Prefix of every Redis key
+    #[arg(long, global = true, value_name = "PREFIX")]
+    namespace: Option<String>,
+    /// Redis, redis://[user:password@]host:port[/db]
+    #[arg(long, global = true, value_name = "URL")]
+    redis: Option<String>,
+    /// Kafka brokers, host:port, several separated by commas
+    #[arg(long, global = true, value_name = "LIST")]
+    brokers: Option<String>,
+    /// Consumer group
+    #[arg(long, global = true, value_name = "NAME")]
+    group: Option<String>,
+    /// Source topic
+    #[arg(long, global = true, value_name = "NAME")]
+    topic: Option<String>,
+    /// How log lines are written, on standard error
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    log_format: LogFormat,
+    /// Log more; twice: everything. RUST_LOG wins over it
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Add, change, remove and list rules; workers see a change at the next tick
+    Rule(rule::Args),
+    /// Show the candles of a symbol, open ones too
+    Candles(candles::Args),
+    /// Show every source partition: owner, positions, lag, and what holds time back
+    Status(status::Args),
+    /// Send the lines of a file to the source topic
+    Produce(produce::Args),
+    /// Send made-up ticks to the source topic, as load
+    Generate(generate::Args),
+    /// Check or show the configuration
+    Config(config::Args),
+}
+
+/// A mistake in how a command was called that clap cannot see, with what to write instead.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// Runs the subcommand to its end.
+pub async fn run(cli: Cli) -> anyhow::Result<()> {
+    let Global { config, namespace, redis, brokers, group, topic, log_format, verbose } = cli.global;
+    telemetry::start_log(log_format, verbose)?;
+    let overrides = Overrides { namespace, redis, brokers, group, topic };
+    let config = Config::load(config.as_deref(), &overrides)?;
+    match cli.command {
+        Command::Rule(args) => rule::run(config, args).await,
+        Command::Candles(args) => candles::run(config, args).await,
+        Command::Status(args) => status::run(config, args).await,
+        Command::Produce(args) => produce::run(config, args).await,
+        Command::Generate(args) => generate::run(config, args).await,
+        Command::Config(args) => config::run(config, args).await,
+    }
+}
+
+/// What is printed of an error: every line of its message, then its causes, one line each.
+pub fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for line in error.to_string().lines() {
+        writeln!(text, "error: {line}").unwrap_or_default();
+    }
+    for cause in error.chain().skip(1) {
+        writeln!(text, "  caused by: {}", cause.to_string().replace('\n', " ")).unwrap_or_default();
+    }
+    text
+}
+
+/// 2 for usage and configuration, 1 for any other failure.
+pub fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if is_usage(error) { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+}
+
+fn is_usage(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.is::<ConfigError>()
+            || cause.is::<UsageError>()
+            || matches!(cause.downcast_ref(), Some(TelemetryError::Filter(_)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_causes_one_line_each() {
+        let error = Err::<(), _>(std::io::Error::other("disk\nfull")).context("cannot save").unwrap_err();
+        assert_eq!(describe(&error), "error: cannot save\n  caused by: disk full\n");
+        let error = anyhow::Error::from(ConfigError::Invalid(vec!["one".into(), "two".into()]));
+        assert_eq!(describe(&error), "error: one\nerror: two\n");
+    }
+
+    #[test]
+    fn configuration_errors_are_usage_even_with_context_around_them() {
+        let invalid = || ConfigError::Invalid(vec!["one".into()]);
+        assert!(is_usage(&invalid().into()));
+        assert!(is_usage(&Err::<(), _>(invalid()).context("while starting").unwrap_err()));
+        assert!(!is_usage(&anyhow::anyhow!("Redis is away")));
+    }
+}

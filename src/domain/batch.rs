@@ -43,7 +43,7 @@ pub struct SymbolBatch {
     pub symbol: Box<str>,
     /// Ticks in log order.
     pub ticks: Vec<BatchTick>,
-    /// Partial candles, each (interval, window) once, except that each late tick under `revise` has its own.
+    /// Partial candles, each (interval, window) once; under `revise` each record's late ticks have their own.
     /// On-time partials first, then revising ones in log order.
     pub windows: Vec<Partial>,
 }
@@ -84,7 +84,7 @@ pub struct Partial {
     pub open_ts: i64,
     /// Event time of the tick behind `close`, ms.
     pub close_ts: i64,
-    /// For a late tick under `revise`: the offset of its record.
+    /// For late ticks under `revise`: the offset of their record.
     pub revises: Option<Offset>,
 }
 

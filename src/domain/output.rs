@@ -90,7 +90,8 @@ pub struct Candle {
     pub volume: Volume,
     /// Number of ticks.
     pub count: u64,
-    /// 0 for the final candle, else the offset + 1 of the late tick that caused the revision.
+    /// 0 for the final candle; the offset + 1 of the late record that caused the revision; or the next offset when a
+    /// candle that was sent before got on-time ticks again (its symbol moved between partitions) and closed anew.
     pub revision: i64,
 }
 
@@ -114,11 +115,13 @@ pub struct LateTick {
 impl Entry {
     /// Whether this output was delivered already, given the delivered position.
     ///
-    /// A final candle is delivered if its end is at or below the delivered watermark; everything else, tied to
-    /// an offset, is delivered if that offset is below the delivered one.
+    /// A candle sealed by the watermark is delivered if its end is at or below the delivered watermark; everything
+    /// else, tied to an offset, is delivered if that offset is below the delivered one.
     pub fn is_delivered(&self, delivered: Position) -> bool {
         match &self.output {
-            Output::Candle(candle) if candle.revision == 0 => delivered.watermark.passes(candle.end),
+            Output::Candle(candle) if candle.revision != self.id.offset.0 + 1 => {
+                delivered.watermark.passes(candle.end)
+            }
             _ => self.id.offset < delivered.offset,
         }
     }

@@ -165,15 +165,19 @@ impl Call {
     fn put(keys: &Keys, rule: &Rule) -> Call {
         let Rule { symbol, trigger: _, op, threshold, id, options } = rule;
         let cooldown = if options.cooldown.is_some() { "cooldown" } else { "" };
-        Call::new(keys, symbol, [
-            id.clone(),
-            (rule.set() as usize + 1).to_string(),
-            op.to_string(),
-            threshold.to_string(),
-            options.to_json().unwrap_or_default(),
-            cooldown.to_owned(),
-            encode_symbol(symbol).into_owned(),
-        ])
+        Call::new(
+            keys,
+            symbol,
+            [
+                id.clone(),
+                (rule.set() as usize + 1).to_string(),
+                op.to_string(),
+                threshold.to_string(),
+                options.to_json().unwrap_or_default(),
+                cooldown.to_owned(),
+                encode_symbol(symbol).into_owned(),
+            ],
+        )
     }
 
     fn remove(keys: &Keys, symbol: &str, id: &str) -> Call {
@@ -213,7 +217,10 @@ fn before(reply: &[Vec<u8>]) -> Option<Before> {
         })
     });
     // Options that do not parse were not those of any rule that can be written: none is as good.
-    Some(Before { rules: rules.collect::<Option<_>>()?, options: RuleOptions::from_json(options).unwrap_or_default() })
+    Some(Before {
+        rules: rules.collect::<Option<_>>()?,
+        options: RuleOptions::from_json(options).unwrap_or_default(),
+    })
 }
 
 /// What stands under `rules:` for some symbols.

@@ -1,1 +1,24 @@
-fn main() {}
+//! The integration tests: one binary, one Redis and one Kafka broker for all of them.
+//!
+//! A new module is one line in [`MODULES`]. `cargo test --test it NAME` runs what holds NAME; servers start only
+//! if a selected test needs them, and end with this process. What a machine lacks is a skip with its reason.
+
+mod compose;
+mod harness;
+mod rules;
+mod sandbox;
+
+use std::process::ExitCode;
+
+use harness::Module;
+
+/// Every test of this binary.
+const MODULES: &[Module] =
+    &[Module::Cases(compose::cases), Module::Cases(rules::cases), Module::Cases(sandbox::cases)];
+
+fn main() -> ExitCode {
+    if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
+        return sandbox::play(&role);
+    }
+    harness::run(MODULES)
+}

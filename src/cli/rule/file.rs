@@ -61,7 +61,7 @@ pub(super) fn read(format: Format, text: &str) -> Result<Vec<Rule>, Vec<Problem>
                 None => rules.push(rule),
                 Some(first) => problems.push(Problem {
                     line,
-                    message: format!("rule {} of {} was already given in line {first}", rule.id, rule.symbol),
+                    message: format!("rule {:?} of {} was already given in line {first}", rule.id, rule.symbol),
                 }),
             },
         }
@@ -238,8 +238,7 @@ fn csv_error(e: &csv::Error) -> anyhow::Error {
     }
 }
 
-const CSV_HEADER: [&str; 9] =
-    ["symbol", "trigger", "op", "threshold", "id", "once", "cooldown", "expires", "note"];
+const CSV_HEADER: [&str; 9] = ["symbol", "trigger", "op", "threshold", "id", "once", "cooldown", "expires", "note"];
 
 fn write_csv(rules: &[Rule]) -> Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -373,7 +372,7 @@ mod tests {
     fn an_id_given_twice_for_a_symbol_is_told_with_both_lines() {
         let csv = "symbol,trigger,op,threshold,id\nA,edge,<,1,x\nB,edge,<,1,x\nA,level,>,2,x\n";
         let problems = read(Format::Csv, csv).unwrap_err();
-        assert_eq!(problems, [Problem { line: 4, message: "rule x of A was already given in line 2".into() }]);
+        assert_eq!(problems, [Problem { line: 4, message: "rule \"x\" of A was already given in line 2".into() }]);
     }
 
     #[test]
@@ -412,7 +411,8 @@ mod tests {
         fn what_export_writes_apply_reads_back(rules in proptest::collection::vec(any_rule(), 0..5)) {
             for format in [Format::Jsonl, Format::Csv, Format::Toml] {
                 let text = write(format, &rules).unwrap();
-                prop_assert_eq!(read(format, &text).as_ref(), Ok(&rules), "{}", text);
+                let back = read(format, &text);
+                prop_assert_eq!(back.as_ref(), Ok(&rules), "{}", text);
             }
         }
     }

@@ -1,12 +1,24 @@
 //! Configuration: `tickwatch.toml`, then `TICKWATCH_…` environment variables, then flags.
+//!
+//! This file says what can be set and to what by default; `load` puts the layers on one another and names the
+//! layer a mistake came from; `validate` holds what one setting demands of another.
+
+mod formats;
+mod load;
+mod redact;
+mod validate;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use self::formats::{duration, interval_list, optional_duration};
 use crate::domain::Interval;
+
+pub use load::{ConfigError, Overrides, UnknownSetting};
+pub use redact::mask_url;
 
 /// Everything that can be set. Each field's default is the value in the annotated `tickwatch.toml`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,7 +47,7 @@ pub struct Config {
 }
 
 /// `[redis]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)] // Debug is by hand: it holds secrets
 #[serde(deny_unknown_fields, default)]
 pub struct RedisConfig {
     /// `redis://[user:password@]host:port[/db]`
@@ -46,7 +58,7 @@ pub struct RedisConfig {
 }
 
 /// `[kafka]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)] // Debug is by hand: it holds secrets
 #[serde(deny_unknown_fields, default)]
 pub struct KafkaConfig {
     /// `host:port`, several separated by commas.
@@ -102,25 +114,34 @@ impl<'de> Deserialize<'de> for Scalar {
 #[serde(deny_unknown_fields, default)]
 pub struct InputConfig {
     /// A named preset; the pointers below then override its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
     /// JSON pointer to the array of trades in a record; absent: the record is one trade.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub records: Option<String>,
     /// JSON pointer to the symbol, within a trade (`/symbol`), or from the record's root (`^/arg/instId`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
     /// JSON pointer to the price.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<String>,
     /// JSON pointer to the volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
     /// Whether a trade without volume is bad; default: it counts as 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_required: Option<bool>,
     /// JSON pointer to the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ts: Option<String>,
     /// Unit of the time; default ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ts_unit: Option<TsUnit>,
     /// What a price of zero means; default reject.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub price_zero: Option<PriceZero>,
     /// How far ahead of its reference time a tick may be; default: the lateness.
-    #[serde(with = "duration::option")]
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
     pub max_future: Option<Duration>,
 }
 
@@ -199,8 +220,10 @@ pub struct OutputConfig {
     /// Topic of candles.
     pub candles: String,
     /// Topic of dead letters; default `<topic>.dlq`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letters: Option<String>,
     /// Topic of diverted late ticks; default `<topic>.late`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<String>,
     /// Numbers in records: JSON numbers, or text for readers that hold numbers as doubles.
     pub numbers: Numbers,
@@ -350,8 +373,8 @@ impl Default for KafkaConfig {
 
 impl Default for CandlesConfig {
     fn default() -> Self {
-        let minute = "1m".parse().expect("a valid interval");
-        let second = "1s".parse().expect("a valid interval");
+        #[allow(clippy::expect_used)] // both are literals that parse
+        let [second, minute] = ["1s", "1m"].map(|text| text.parse().expect("a valid interval"));
         CandlesConfig {
             intervals: vec![second, minute],
             lateness: Duration::from_secs(2),
@@ -420,61 +443,5 @@ impl Config {
     /// Topic of diverted late ticks.
     pub fn late_topic(&self) -> String {
         self.output.late.clone().unwrap_or_else(|| format!("{}.late", self.kafka.topic))
-    }
-}
-
-/// Durations as text: `500ms`, `2s`, `24h`.
-mod duration {
-    use super::{Deserialize, Deserializer, Duration, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(value: &Duration, s: S) -> Result<S::Ok, S::Error> {
-        humantime::format_duration(*value).to_string().serialize(s)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(d)?;
-        humantime::parse_duration(&text).map_err(|e| {
-            serde::de::Error::custom(format!(
-                "{text:?} is no duration ({e}); write one such as \"500ms\" or \"24h\""
-            ))
-        })
-    }
-
-    pub(super) mod option {
-        use super::{Deserializer, Duration, Serialize, Serializer};
-
-        pub(in crate::config) fn serialize<S: Serializer>(
-            value: &Option<Duration>,
-            s: S,
-        ) -> Result<S::Ok, S::Error> {
-            value.map(|v| humantime::format_duration(v).to_string()).serialize(s)
-        }
-
-        pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
-            d: D,
-        ) -> Result<Option<Duration>, D::Error> {
-            super::deserialize(d).map(Some)
-        }
-    }
-}
-
-/// Intervals as text, without duplicates.
-mod interval_list {
-    use super::{Deserialize, Deserializer, Interval, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(value: &[Interval], s: S) -> Result<S::Ok, S::Error> {
-        value.iter().map(ToString::to_string).collect::<Vec<_>>().serialize(s)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Interval>, D::Error> {
-        let mut intervals: Vec<Interval> = Vec::new();
-        for text in Vec::<String>::deserialize(d)? {
-            let interval = text.parse().map_err(serde::de::Error::custom)?;
-            if intervals.contains(&interval) {
-                return Err(serde::de::Error::custom(format!("interval {text:?} is listed twice")));
-            }
-            intervals.push(interval);
-        }
-        Ok(intervals)
     }
 }

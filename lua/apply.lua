@@ -1,0 +1,290 @@
+-- apply: the effect of one batch [from, to) of one source partition, all of it or none.
+--
+-- ARGV[6] to: the next offset after   ARGV[7] watermark after, ms or ''   ARGV[8] greatest ts in the batch, ms or ''
+-- ARGV[9] last record `<offset> <timestamp> <checksum>`, '' if the batch holds none
+-- ARGV[10..12] ticks, late ticks, dead letters to add to the running counts
+-- ARGV[13] outputs at most, '' if the batch is one record and cannot be cut   ARGV[14] firings a tick at most
+-- ARGV[15] ms after which a revised candle expires   ARGV[16] intervals, separated by spaces
+-- ARGV[17] number of extras: outputs known beforehand, eight arguments each:
+--          offset, index, kind, then late: symbol price volume ts intervals; dead: reason '' '' '' ''
+-- then pairs: symbol as in keys, its ticks packed (src/store/pack.rs has the layout)
+--
+-- Returns {'OK', outputs as XRANGE gives them, tail, next_due, ticks out of order, firings refused,
+--          {rules that do not parse}, {symbols whose keys are of a wrong type}},
+--         {'FENCED'}, {'MOVED'}, {'DUE'} (close windows first) or {'SPLIT'} (halve the batch).
+--
+-- Example: EVALSHA … 3 tw:source:ticks/0 … tw: 9f… 121 1700000060000 120-1 321 1700000062000 … BBCA <packed>
+
+local FROM, TO, WATERMARK, MAX_TS, LAST_RECORD = tonumber(ARGV[3]), ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local MAX_OUTPUTS, MAX_MATCHES, EXPIRY = tonumber(ARGV[13]) or math.huge, tonumber(ARGV[14]), ARGV[15]
+local EXTRAS, EXTRA_SIZE, FIRST_EXTRA = tonumber(ARGV[17]), 8, 18
+local RULES_READ = MAX_OUTPUTS < math.huge and math.max(MAX_OUTPUTS, MAX_MATCHES) + 1 or 10 * MAX_MATCHES
+local COUNTS = {'ticks', 'late', 'out_of_order', 'notifications', 'dead_letters'}
+local EDGE, LEVEL, REVISED, LATE, DEAD = 1, 2, 3, 4, 5 -- order of outputs of one tick
+local AFTER_TICKS = math.huge -- a revision belongs to its record, after the firings of its ticks
+
+local intervals = {}
+for name in ARGV[16]:gmatch('%S+') do intervals[#intervals + 1] = name end
+local partition = SOURCE:sub(#NAMESPACE + #'source:' + 1)
+
+-- ---- reads and checks: nothing is written down to the line that says so
+
+local source = redis.call('HMGET', SOURCE, 'token', 'next_offset', 'watermark', 'max_ts', unpack(COUNTS))
+local refusal = refused(source[1], source[2], source[3])
+if refusal then return refusal end
+if source[3] and redis.call('ZRANGEBYSCORE', DUE, '-inf', source[3], 'LIMIT', 0, 1)[1] then return {'DUE'} end
+
+local outputs, total, notifications, refused_matches, out_of_order = {}, 0, 0, 0, 0
+local bad_rules, poisoned, dead = {}, {}, {}
+
+local function output(list, offset, index, class, fields, threshold, member)
+  total = total + 1
+  list[#list + 1] = {offset = offset, index = index, class = class, fields = fields, threshold = threshold or 0,
+    member = member or '', order = total}
+end
+
+local function dead_letter(offset, index, reason)
+  if dead[offset] then return 0 end
+  dead[offset] = true
+  output(outputs, offset, index, DEAD, {'kind', 'dead_letter', 'reason', reason})
+  return 1
+end
+
+-- Merges the packed partial candles of a symbol. Returns the candles by order of first use, or nil and the error.
+local function merge_windows(symbol, blob, at, windows, list)
+  local touched, by_name = {}, {}
+  for _ = 1, windows do
+    local interval, start, finish, revises
+    local partial = {}
+    interval, start, finish, partial.count, partial.open_ts, partial.close_ts, revises, partial.open, partial.high,
+      partial.low, partial.close, partial.volume, at = struct.unpack('<dddddddBc0Bc0Bc0Bc0Bc0', blob, at)
+    local member = symbol .. ':' .. intervals[interval] .. ':' .. int(start)
+    local name = NAMESPACE .. 'ohlc:' .. member
+    local candle = by_name[name]
+    if not candle then
+      local problem
+      candle, problem = read_candle(name)
+      if not candle then return nil, problem end
+      by_name[name] = candle
+      touched[#touched + 1] = {name = name, member = member, candle = candle, finish = finish}
+      touched[#touched].open = revises < 0 and (candle.new or candle.status ~= 'open')
+      touched[#touched].revised = revises >= 0
+    end
+    merge_candle(candle, partial)
+    if revises >= 0 then
+      candle.status, candle.revision = 'revised', int(revises + 1)
+      output(list, revises, AFTER_TICKS, REVISED,
+        candle_fields(symbol, intervals[interval], int(start), int(finish), candle))
+    end
+  end
+  return touched, at
+end
+
+-- The rules that prices from `low` to `high` (texts), after `previous`, can fire. nil and the error of a bad key.
+local function find_candidates(symbol, previous, low, high, ticks, bad)
+  local found = {edge = NONE, levels = {}}
+  local from, upto = low, high
+  if previous then
+    if tonumber(previous) < tonumber(low) then from = previous end
+    if tonumber(previous) > tonumber(high) then upto = previous end
+  end
+  local problem
+  if (previous or ticks > 1) and tonumber(from) ~= tonumber(upto) then
+    found.edge, problem = find_rules(symbol, 'edge', from, upto, RULES_READ, bad)
+    if problem then return nil, problem end
+  end
+  for _, range in ipairs({{'above', '-inf', high}, {'below', low, '+inf'}, {'equal', low, high}}) do
+    local rules
+    rules, problem = find_rules(symbol, 'level:' .. range[1], range[2], range[3], RULES_READ, bad)
+    if problem then return nil, problem end
+    rules.above = range[1] == 'above'
+    if #rules > 0 then found.levels[#found.levels + 1] = rules end
+    if rules.full then found.full = true end
+  end
+  found.full = found.full or found.edge.full
+  found.any = #found.edge > 0 or #found.levels > 0
+  return found
+end
+
+-- Fires what one tick fires.
+local function fire(symbol, candidates, memory, list, offset, index, ts, price, previous)
+  local fired = 0
+  local function try(rule, class, trigger)
+    if fired >= MAX_MATCHES then
+      refused_matches = refused_matches + 1
+      return
+    end
+    if not may_fire(memory, rule, ts) then return end
+    fired, notifications = fired + 1, notifications + 1
+    local fields = {'kind', 'notification', 'symbol', symbol, 'trigger', trigger, 'op', rule.op,
+      'threshold', plain(rule.threshold), 'rule', rule.id, 'price', plain(price),
+      'previous', previous and plain(previous) or '', 'ts', int(ts), 'index', int(index)}
+    local note = options_of(memory, rule.id).note
+    if type(note) == 'string' then
+      fields[#fields + 1] = 'note'
+      fields[#fields + 1] = note
+    end
+    output(list, offset, index, class, fields, rule.threshold, rule.member)
+  end
+  if previous and previous ~= price and #candidates.edge > 0 then
+    local upto = math.max(previous, price)
+    for i = lower_bound(candidates.edge, math.min(previous, price)), #candidates.edge do
+      local rule = candidates.edge[i]
+      if rule.threshold > upto then break end
+      if matches(rule.op, price, rule.threshold) and not matches(rule.op, previous, rule.threshold) then
+        try(rule, EDGE, 'edge')
+      end
+    end
+  end
+  for _, rules in ipairs(candidates.levels) do
+    for i = rules.above and 1 or lower_bound(rules, price), #rules do
+      local rule = rules[i]
+      if rules.above and rule.threshold > price then break end
+      if matches(rule.op, price, rule.threshold) then try(rule, LEVEL, 'level') end
+    end
+  end
+end
+
+-- What a symbol's ticks do: a plan to write, or nil and the error of a key of a wrong type, or nil for SPLIT.
+local function plan_symbol(symbol, blob)
+  local ticks, windows, first_ts, last_ts, in_order, low, high, last_price, at =
+    struct.unpack('<dddddBc0Bc0Bc0', blob)
+  local plan = {symbol = symbol, name = key('last', symbol), outputs = {}, bad = {}, out_of_order = 0}
+  local last = redis.pcall('HMGET', plan.name, 'price', 'ts')
+  if last.err then return nil, plan.name .. ': ' .. last.err end
+  local previous, previous_ts = last[1], tonumber(last[2] or '')
+  plan.first = not previous
+
+  local problem
+  plan.candles, at = merge_windows(symbol, blob, at, windows, plan.outputs)
+  if not plan.candles then return nil, at end
+  local candidates
+  candidates, problem = find_candidates(symbol, previous, low, high, ticks, plan.bad)
+  if problem then return nil, problem end
+  if candidates.full and MAX_OUTPUTS < math.huge then return nil end
+
+  if not candidates.any and in_order == 1 and not (previous_ts and first_ts < previous_ts) then
+    plan.price, plan.ts = last_price, int(last_ts)
+    return plan
+  end
+  if candidates.any then
+    plan.memory, problem = rule_memory(symbol)
+    if problem then return nil, problem end
+  end
+  local price_now, ts_now, moved = tonumber(previous or ''), previous_ts, false
+  for _ = 1, ticks do
+    local offset, index, ts, price
+    offset, index, ts, price, at = struct.unpack('<I4I4dd', blob, at)
+    if ts_now and ts < ts_now then
+      plan.out_of_order = plan.out_of_order + 1
+    else
+      if candidates.any then
+        fire(symbol, candidates, plan.memory, plan.outputs, FROM + offset, index, ts, price, price_now)
+        if total > MAX_OUTPUTS then return nil end
+      end
+      price_now, ts_now, moved = price, ts, true
+    end
+  end
+  if moved then plan.price, plan.ts = plain(price_now), int(ts_now) end
+  return plan
+end
+
+-- The records that hold ticks of a symbol whose keys cannot be used.
+local function poison(symbol, blob, problem)
+  local count = 0
+  local ticks, windows, _, _, _, _, _, _, at = struct.unpack('<dddddBc0Bc0Bc0', blob)
+  for _ = 1, windows do at = select(13, struct.unpack('<dddddddBc0Bc0Bc0Bc0Bc0', blob, at)) end
+  for _ = 1, ticks do
+    local offset, index
+    offset, index, _, _, at = struct.unpack('<I4I4dd', blob, at)
+    count = count + dead_letter(FROM + offset, index, 'symbol ' .. symbol .. ': ' .. problem)
+  end
+  poisoned[#poisoned + 1] = symbol .. ': ' .. problem
+  return count
+end
+
+local added_dead = 0
+for i = 0, EXTRAS - 1 do
+  local at = FIRST_EXTRA + i * EXTRA_SIZE
+  local offset, index = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
+  if ARGV[at + 2] == 'late' then
+    output(outputs, offset, index, LATE, {'kind', 'late', 'symbol', ARGV[at + 3], 'price', ARGV[at + 4],
+      'volume', ARGV[at + 5], 'ts', ARGV[at + 6], 'index', ARGV[at + 1], 'intervals', ARGV[at + 7]})
+  else
+    dead_letter(offset, index, ARGV[at + 3])
+  end
+end
+
+local plans, new_symbols = {}, {}
+for i = FIRST_EXTRA + EXTRAS * EXTRA_SIZE, #ARGV, 2 do
+  local before = {total, notifications, refused_matches}
+  local plan, problem = plan_symbol(ARGV[i], ARGV[i + 1])
+  if plan then
+    plans[#plans + 1] = plan
+    out_of_order = out_of_order + plan.out_of_order
+    for _, made in ipairs(plan.outputs) do outputs[#outputs + 1] = made end
+    for _, member in ipairs(plan.bad) do bad_rules[#bad_rules + 1] = member end
+    if plan.memory then
+      for id in pairs(plan.memory.bad) do bad_rules[#bad_rules + 1] = plan.memory.opts .. ' ' .. id end
+    end
+    if plan.first then new_symbols[#new_symbols + 1] = plan.symbol end
+  elseif problem then
+    total, notifications, refused_matches = unpack(before)
+    added_dead = added_dead + poison(ARGV[i], ARGV[i + 1], problem)
+  end
+  if not plan and not problem or total > MAX_OUTPUTS then return {'SPLIT'} end
+end
+if #new_symbols > 0 then redis.call('SCARD', NAMESPACE .. 'symbols') end -- a wrong type is refused here
+
+table.sort(outputs, function(a, b)
+  if a.offset ~= b.offset then return a.offset < b.offset end
+  if a.index ~= b.index then return a.index < b.index end
+  if a.class ~= b.class then return a.class < b.class end
+  if a.threshold ~= b.threshold then return a.threshold < b.threshold end
+  if a.member ~= b.member then return a.member < b.member end
+  return a.order < b.order
+end)
+
+-- ---- writes: the first is the one that Redis refuses when it is out of memory, so that none is done by halves
+
+local now = int(now_ms())
+local added = {tonumber(ARGV[10]), tonumber(ARGV[11]), out_of_order, notifications, ARGV[12] + added_dead}
+local changed = {'next_offset', TO, 'watermark', WATERMARK, 'seen', now}
+for i, name in ipairs(COUNTS) do
+  changed[#changed + 1] = name
+  changed[#changed + 1] = int((tonumber(source[4 + i] or '') or 0) + added[i])
+end
+if MAX_TS ~= '' and not (source[4] and tonumber(MAX_TS) <= tonumber(source[4])) then
+  for _, value in ipairs({'max_ts', MAX_TS, 'max_ts_at', now}) do changed[#changed + 1] = value end
+end
+if LAST_RECORD ~= '' then
+  changed[#changed + 1] = 'last_record'
+  changed[#changed + 1] = LAST_RECORD
+end
+redis.call('HSET', SOURCE, unpack(changed))
+if WATERMARK == '' then redis.call('HDEL', SOURCE, 'watermark') end
+
+for _, plan in ipairs(plans) do
+  if plan.price then redis.call('HSET', plan.name, 'price', plan.price, 'ts', plan.ts, 'source', partition) end
+  for _, touched in ipairs(plan.candles) do
+    write_candle(touched.name, touched.candle)
+    if touched.open then redis.call('ZADD', DUE, int(touched.finish), touched.member) end
+    if touched.revised then redis.call('PEXPIRE', touched.name, EXPIRY) end
+  end
+  if plan.memory then
+    for _, rule in pairs(plan.memory.removed) do
+      redis.call('ZREM', rule.set, rule.member)
+      redis.call('HDEL', plan.memory.opts, rule.id)
+    end
+    if plan.memory.touched then
+      for id, ts in pairs(plan.memory.last) do
+        if ts then redis.call('HSET', plan.memory.fired, id, int(ts)) end
+      end
+    end
+  end
+end
+for first = 1, #new_symbols, 1000 do
+  redis.call('SADD', NAMESPACE .. 'symbols', unpack(new_symbols, first, math.min(first + 999, #new_symbols)))
+end
+local entries, tail = append(outputs, ARGV[5])
+return {'OK', entries, tail, next_due(), out_of_order, refused_matches, bad_rules, poisoned}

@@ -1,0 +1,103 @@
+-- Rules: found by threshold range, fired in order. Reads only; what firing changes is returned to be written.
+
+local IN_SET = {
+  ['edge'] = {['<'] = true, ['<='] = true, ['='] = true, ['>='] = true, ['>'] = true},
+  ['level:above'] = {['>='] = true, ['>'] = true},
+  ['level:below'] = {['<='] = true, ['<'] = true},
+  ['level:equal'] = {['='] = true},
+}
+
+local function matches(op, price, threshold)
+  if op == '>=' then return price >= threshold end
+  if op == '>' then return price > threshold end
+  if op == '<=' then return price <= threshold end
+  if op == '<' then return price < threshold end
+  return price == threshold
+end
+
+-- The rules of one set with thresholds from `low` to `high` (texts), by threshold, at most `limit`.
+-- What does not parse is left out and its member put on `bad`. Second result: the error of a wrong-typed key.
+local function find_rules(symbol, set, low, high, limit, bad)
+  local name = key('rules', symbol, ':' .. set)
+  local found = redis.pcall('ZRANGEBYSCORE', name, low, high, 'WITHSCORES', 'LIMIT', 0, limit)
+  if found.err then return nil, name .. ': ' .. found.err end
+  local rules = {}
+  for i = 1, #found, 2 do
+    local member, threshold = found[i], tonumber(found[i + 1])
+    local op, id = member:match('^(%S+) (.+)$')
+    if op and IN_SET[set][op] and threshold > -1e18 and threshold < 1e18 then
+      rules[#rules + 1] = {set = name, member = member, op = op, id = id, threshold = threshold}
+    else
+      bad[#bad + 1] = name .. ' ' .. member
+    end
+  end
+  rules.full = #found / 2 >= limit
+  return rules
+end
+
+-- Index of the first rule whose threshold is at or above `price`.
+local function lower_bound(rules, price)
+  local first, last = 1, #rules + 1
+  while first < last do
+    local middle = math.floor((first + last) / 2)
+    if rules[middle].threshold < price then first = middle + 1 else last = middle end
+  end
+  return first
+end
+
+-- What is known of a symbol's rules beside their thresholds, read when one of them first matches.
+local function rule_memory(symbol)
+  local opts, fired = key('rules', symbol, ':opts'), key('fired', symbol)
+  local some = redis.pcall('HLEN', opts)
+  if type(some) == 'table' then return nil, opts .. ': ' .. some.err end
+  local any = redis.pcall('HLEN', fired)
+  if type(any) == 'table' then return nil, fired .. ': ' .. any.err end
+  return {opts = opts, fired = fired, some = some > 0, options = {}, last = {}, removed = {}, bad = {}}
+end
+
+local NONE = {}
+
+-- Options of a rule: a table, or false if they do not parse.
+local function options_of(memory, id)
+  if not memory.some then return NONE end
+  local options = memory.options[id]
+  if options == nil then
+    local text = redis.call('HGET', memory.opts, id)
+    if text then
+      local parsed, value = pcall(cjson.decode, text)
+      options = parsed and type(value) == 'table' and value or false
+      if options then
+        for _, field in ipairs({'cooldown', 'expires'}) do
+          if options[field] == cjson.null then options[field] = nil end
+          if options[field] and type(options[field]) ~= 'number' then options = false break end
+        end
+      end
+    else
+      options = NONE
+    end
+    memory.options[id] = options
+  end
+  return options
+end
+
+-- Whether a matching rule may fire at event time `ts`; remembers what that changes.
+local function may_fire(memory, rule, ts)
+  if memory.removed[rule.member .. rule.set] then return false end
+  local options = options_of(memory, rule.id)
+  if not options then
+    memory.bad[rule.id] = true
+    return false
+  end
+  if options.expires and ts >= options.expires then
+    memory.removed[rule.member .. rule.set] = rule
+    return false
+  end
+  if options.cooldown then
+    local last = memory.last[rule.id]
+    if last == nil then last = tonumber(redis.call('HGET', memory.fired, rule.id) or '') or false end
+    if last and ts - last < options.cooldown then return false end
+    memory.last[rule.id], memory.touched = ts, true
+  end
+  if options.once == true then memory.removed[rule.member .. rule.set] = rule end
+  return true
+end

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Installs what the build, the tests and the demo need and this machine lacks. Idempotent, asks nothing.
+#
+#   scripts/install.sh            a C toolchain, redis-server, Kafka's jars
+#   scripts/install.sh compose    also what `make test-compose` needs: dockerd, docker-compose, debootstrap
+#
+# What cannot be installed is named with the next step. Only what the build itself needs is fatal: tests that
+# lack a part report themselves as skipped, with the reason.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+missing_for_build=0
+
+say() { echo "install: $*" >&2; }
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  else
+    sudo -n "$@"
+  fi
+}
+
+can_install() {
+  have apt-get && { [ "$(id -u)" = 0 ] || { have sudo && sudo -n true 2>/dev/null; }; }
+}
+
+# apt PACKAGE…: installs from the machine's own package sources; the lists are read again only if that fails.
+apt() {
+  say "installing $*"
+  local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@")
+  as_root "${install[@]}" </dev/null >/dev/null 2>&1 ||
+    { as_root apt-get update -qq </dev/null >/dev/null && as_root "${install[@]}" </dev/null >/dev/null; }
+}
+
+# need COMMAND PURPOSE PACKAGE…: makes sure that COMMAND is there.
+need() {
+  local command=$1 purpose=$2
+  shift 2
+  have "$command" && return 0
+  if ! can_install; then
+    say "$command is missing ($purpose); as root: apt-get install $*"
+    return 1
+  fi
+  apt "$@" || { say "could not install $* ($purpose)"; return 1; }
+}
+
+need gcc "builds librdkafka" build-essential || missing_for_build=1
+need g++ "builds librdkafka" build-essential || missing_for_build=1
+need make "builds librdkafka" build-essential || missing_for_build=1
+need pkg-config "builds librdkafka" pkg-config || missing_for_build=1
+if [ ! -e /usr/include/zlib.h ] && can_install; then
+  apt zlib1g-dev || say "could not install zlib1g-dev; librdkafka then builds without gzip"
+fi
+
+need redis-server "tests and demo" redis-server || true
+
+kafka_libs=${TICKWATCH_KAFKA_LIBS:-.cache/kafka/libs}
+if [ ! -e "$kafka_libs/.complete" ] && [ -z "${TICKWATCH_KAFKA_LIBS:-}" ]; then
+  need java "runs Kafka's broker" openjdk-17-jre-headless || true
+  need mvn "fetches Kafka's jars" maven || true
+  if have java && have mvn; then
+    say "fetching Kafka's jars (55 MB)"
+    mkdir -p "$kafka_libs"
+    if mvn -B -q -f scripts/kafka-jars/pom.xml org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+      -DoutputDirectory="$PWD/$kafka_libs" </dev/null >&2; then
+      touch "$kafka_libs/.complete"
+    else
+      say "could not fetch Kafka's jars; tests that need the real broker will be skipped, the demo uses a mock broker"
+    fi
+  else
+    say "without java and mvn there is no Kafka; tests that need the real broker will be skipped"
+  fi
+fi
+
+if [ "${1:-}" = compose ]; then
+  need dockerd "runs the containers" docker.io || true
+  need docker-compose "starts the services" docker-compose || true
+  need debootstrap "builds the stand-in images" debootstrap || true
+fi
+
+if [ "$missing_for_build" = 1 ]; then
+  exit 1
+fi

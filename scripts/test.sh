@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Runs all tests (unit, integration, documentation) and closes with the list of what was skipped and one line:
+# `N passed, N failed, N skipped`. Arguments go to `cargo test`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/install.sh
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+status=0
+"${CARGO:-cargo}" test --locked --no-fail-fast "$@" </dev/null 2>&1 | tee "$log" || status=$?
+
+scripts/test-summary.sh <"$log"
+if [ "$status" != 0 ] && ! grep -q '^test result: FAILED' "$log"; then
+  echo "cargo test ended with code $status before every test had run" >&2
+fi
+exit "$status"

@@ -1,0 +1,266 @@
+//! How every Kafka client is configured: what users pass through, and what the protocol does not let them change.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rdkafka::ClientConfig;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+
+use crate::config::{KafkaConfig, Scalar};
+
+/// What the consumer must be, whatever the user passes through.
+///
+/// `auto.offset.reset = error`: a position outside the log is for the recovery policies to decide, never for the
+/// client. `enable.partition.eof`: the end of the log is evidence that time may pass.
+const CONSUMER_FIXED: &[(&str, &str)] = &[
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    ("isolation.level", "read_committed"),
+    ("enable.partition.eof", "true"),
+    ("auto.offset.reset", "error"),
+    ("partition.assignment.strategy", "cooperative-sticky"),
+    ("group.protocol", "classic"),
+];
+
+/// Defaults of the consumer. The default back-off of 1 s stalls a consumer whose local queue was full.
+const CONSUMER_DEFAULTS: &[(&str, &str)] =
+    &[("fetch.queue.backoff.ms", "10"), ("session.timeout.ms", "6000"), ("heartbeat.interval.ms", "1000")];
+
+/// What every producer must be. The partitioner is the Java client's default, so that a key's outputs are where
+/// other programs put that key's records.
+const PRODUCER_FIXED: &[(&str, &str)] =
+    &[("enable.idempotence", "true"), ("acks", "all"), ("partitioner", "murmur2_random")];
+
+const PRODUCER_DEFAULTS: &[(&str, &str)] = &[("linger.ms", "5"), ("compression.type", "lz4")];
+
+/// Keys that other settings decide, with the name of that setting.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("bootstrap.servers", "kafka.brokers"),
+    ("metadata.broker.list", "kafka.brokers"),
+    ("group.id", "kafka.group"),
+    ("transactional.id", "kafka.group"),
+];
+
+/// Other names under which librdkafka takes a fixed key.
+const ALIASES: &[(&str, &str)] = &[("request.required.acks", "acks"), ("auto.commit.enable", "enable.auto.commit")];
+
+/// Families of keys that say how to reach and trust the brokers; the consumer's also serve clients that only ask.
+const CONNECTION_PREFIXES: &[&str] =
+    &["security.", "sasl.", "ssl.", "enable.ssl.", "socket.", "broker.", "client.", "https."];
+
+/// A Kafka client that cannot be made as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum KafkaSetupError {
+    /// The key belongs to the protocol.
+    #[error("kafka.{section}: {key:?} cannot be set: tickwatch depends on {key} = {fixed}; remove the line")]
+    Fixed {
+        /// `consumer` or `producer`.
+        section: &'static str,
+        /// The key.
+        key: String,
+        /// Its fixed value.
+        fixed: &'static str,
+    },
+    /// The key is decided by another setting.
+    #[error("kafka.{section}: {key:?} cannot be set here; set {setting} instead")]
+    Elsewhere {
+        /// `consumer` or `producer`.
+        section: &'static str,
+        /// The key.
+        key: String,
+        /// The setting to use.
+        setting: &'static str,
+    },
+    /// librdkafka does not know the key or refuses the value.
+    #[error("kafka.{section}: {key} = {value:?} is refused: {reason}; correct or remove the line")]
+    Refused {
+        /// `consumer` or `producer`.
+        section: &'static str,
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+        /// librdkafka's words.
+        reason: String,
+    },
+    /// The client could not be made for another reason.
+    #[error("a Kafka {section} for {brokers} could not be made: {reason}; check [kafka] in the configuration")]
+    Create {
+        /// `consumer` or `producer`.
+        section: &'static str,
+        /// The brokers it was for.
+        brokers: String,
+        /// librdkafka's words.
+        reason: String,
+    },
+}
+
+impl KafkaSetupError {
+    /// From the error of making a client.
+    pub(super) fn of(section: &'static str, kafka: &KafkaConfig, error: KafkaError) -> KafkaSetupError {
+        match error {
+            KafkaError::ClientConfig(_, reason, key, value) => Self::Refused { section, key, value, reason },
+            other => Self::Create { section, brokers: kafka.brokers.clone(), reason: other.to_string() },
+        }
+    }
+}
+
+/// For the member of the group.
+pub(super) fn consumer_config(kafka: &KafkaConfig) -> Result<ClientConfig, KafkaSetupError> {
+    let mut config = layered("consumer", &kafka.brokers, CONSUMER_DEFAULTS, &kafka.consumer, CONSUMER_FIXED)?;
+    config.set("group.id", &kafka.group);
+    Ok(config)
+}
+
+/// For a producer without transactions; the transactional one adds its own.
+pub(super) fn producer_config(kafka: &KafkaConfig) -> Result<ClientConfig, KafkaSetupError> {
+    layered("producer", &kafka.brokers, PRODUCER_DEFAULTS, &kafka.producer, PRODUCER_FIXED)
+}
+
+/// For a client that only asks: how the consumer reaches the brokers, and nothing else of it.
+pub(super) fn asking_config(kafka: &KafkaConfig) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", &kafka.brokers);
+    for (key, value) in &kafka.consumer {
+        if CONNECTION_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
+            config.set(key, &value.0);
+        }
+    }
+    config
+}
+
+fn layered(
+    section: &'static str,
+    brokers: &str,
+    defaults: &[(&str, &str)],
+    user: &BTreeMap<String, Scalar>,
+    fixed: &'static [(&str, &str)],
+) -> Result<ClientConfig, KafkaSetupError> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", brokers);
+    for (key, value) in defaults {
+        config.set(*key, *value);
+    }
+    for (key, value) in user {
+        check_user_key(section, key, &value.0, fixed)?;
+        config.set(key, &value.0);
+    }
+    for (key, value) in fixed {
+        config.set(*key, *value);
+    }
+    Ok(config)
+}
+
+/// Saying what is fixed anyway is allowed: it hurts nobody.
+fn check_user_key(
+    section: &'static str,
+    key: &str,
+    value: &str,
+    fixed: &'static [(&str, &str)],
+) -> Result<(), KafkaSetupError> {
+    if let Some((_, setting)) = ELSEWHERE.iter().find(|(name, _)| *name == key) {
+        return Err(KafkaSetupError::Elsewhere { section, key: key.into(), setting });
+    }
+    let name = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, name)| name);
+    match fixed.iter().find(|(fixed_key, _)| *fixed_key == name) {
+        Some((_, fixed)) if *fixed != value => Err(KafkaSetupError::Fixed { section, key: key.into(), fixed }),
+        _ => Ok(()),
+    }
+}
+
+/// The context of a client that only asks: its log lines go to tracing, its last error is kept for messages.
+#[derive(Default)]
+pub(super) struct Asking {
+    last_error: Mutex<Option<String>>,
+}
+
+impl Asking {
+    /// The last error librdkafka reported, such as a refused connection.
+    pub(super) fn last_error(&self) -> Option<String> {
+        lock(&self.last_error).clone()
+    }
+}
+
+impl ClientContext for Asking {
+    fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
+        log_line(level, fac, message);
+    }
+
+    fn stats_raw(&self, _: &[u8]) {}
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", %error, reason, "client error");
+        *lock(&self.last_error) = Some(reason.to_owned());
+    }
+}
+
+impl rdkafka::consumer::ConsumerContext for Asking {}
+
+/// A line of librdkafka's log, to tracing.
+pub(super) fn log_line(level: RDKafkaLogLevel, fac: &str, message: &str) {
+    match level {
+        RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
+            tracing::error!(target: "librdkafka", fac, "{message}");
+        }
+        RDKafkaLogLevel::Warning => tracing::warn!(target: "librdkafka", fac, "{message}"),
+        RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
+            tracing::info!(target: "librdkafka", fac, "{message}");
+        }
+        RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", fac, "{message}"),
+    }
+}
+
+/// A lock whose holder panicked still guards whole data here: every critical section writes it in one step.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_consumer(key: &str, value: &str) -> KafkaConfig {
+        let mut kafka = KafkaConfig::default();
+        kafka.consumer.insert(key.into(), Scalar(value.into()));
+        kafka
+    }
+
+    #[test]
+    fn a_users_setting_replaces_a_default() {
+        let config = consumer_config(&with_consumer("session.timeout.ms", "9000")).unwrap();
+        assert_eq!(config.get("session.timeout.ms"), Some("9000"));
+    }
+
+    #[test]
+    fn what_the_protocol_depends_on_cannot_be_overridden() {
+        let error = consumer_config(&with_consumer("enable.auto.commit", "true")).unwrap_err();
+        assert!(error.to_string().contains("enable.auto.commit"), "{error}");
+        assert!(consumer_config(&with_consumer("auto.commit.enable", "true")).is_err(), "an alias");
+        assert!(consumer_config(&with_consumer("enable.auto.commit", "false")).is_ok(), "the fixed value");
+    }
+
+    #[test]
+    fn a_key_decided_elsewhere_names_the_setting() {
+        let error = consumer_config(&with_consumer("group.id", "other")).unwrap_err();
+        assert!(error.to_string().contains("kafka.group"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let kafka = with_consumer("sesion.timeout.ms", "9000");
+        let made: Result<rdkafka::consumer::BaseConsumer, _> = consumer_config(&kafka).unwrap().create();
+        let error = KafkaSetupError::of("consumer", &kafka, made.err().unwrap());
+        assert!(error.to_string().contains("sesion.timeout.ms"), "{error}");
+    }
+
+    #[test]
+    fn an_asking_client_takes_the_connection_and_nothing_else() {
+        let mut kafka = with_consumer("security.protocol", "SASL_SSL");
+        kafka.consumer.insert("session.timeout.ms".into(), Scalar("9000".into()));
+        let config = asking_config(&kafka);
+        assert_eq!(config.get("security.protocol"), Some("SASL_SSL"));
+        assert_eq!(config.get("session.timeout.ms"), None);
+    }
+}

@@ -1,0 +1,262 @@
+//! A private Kafka: Apache Kafka's own broker where Java and the jars are, librdkafka's mock everywhere.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use tempfile::TempDir;
+
+use super::{Process, Result, SandboxError, find_program, wait_until_ready, with_free_ports};
+
+/// Names the folder with Kafka's jars; unset, it is `.cache/kafka/libs` here or in the source tree.
+pub const LIBS_VARIABLE: &str = "TICKWATCH_KAFKA_LIBS";
+
+const LIBS: &str = ".cache/kafka/libs";
+const PROGRAM: &str = "Kafka's broker";
+const START_PATIENCE: Duration = Duration::from_secs(90);
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Any base64 UUID will do: each broker is a cluster of its own.
+const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qk";
+
+/// A JVM that starts fast and stays small; the broker of a test never runs long enough to earn more.
+const JVM: [&str; 4] = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx512m"];
+
+/// What differs from Kafka's defaults: one node, few partitions of the internal topics so that the first group
+/// and the first transaction wait for little, no wait for more members, small buffers.
+const SETTINGS: &str = "\
+process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+log.dirs=data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=500
+log.cleaner.dedupe.buffer.size=4194304
+log.index.size.max.bytes=1048576
+";
+
+/// A private single-node Kafka 4 (KRaft) on a loopback port. Dropping it ends it and its data.
+#[derive(Debug)]
+pub struct Broker {
+    directory: TempDir,
+    libs: PathBuf,
+    port: u16,
+    process: Process,
+}
+
+impl Broker {
+    /// Why there can be no broker on this machine; `None` where Java and Kafka's jars are.
+    pub fn missing() -> Option<SandboxError> {
+        find_java().and_then(|()| find_libs()).err()
+    }
+
+    /// Starts a broker and waits until it answers.
+    pub fn start() -> Result<Broker> {
+        find_java()?;
+        let libs = find_libs()?;
+        with_free_ports(|[port, controller]| {
+            let directory = tempfile::Builder::new()
+                .prefix("tickwatch-kafka-")
+                .tempdir()
+                .map_err(SandboxError::io("make a directory for Kafka"))?;
+            format_storage(directory.path(), &libs, port, controller)?;
+            let process = launch(directory.path(), &libs, port)?;
+            Ok(Broker { directory, libs: libs.clone(), port, process })
+        })
+    }
+
+    /// `127.0.0.1:<port>`, the value of `bootstrap.servers`.
+    pub fn brokers(&self) -> String {
+        address(self.port)
+    }
+
+    /// The broker's process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The directory with its data and its log, `log`.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Kills the broker (SIGKILL); its data stays for [`Broker::restart`].
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.kill().map(drop).map_err(SandboxError::io("kill Kafka's broker"))
+    }
+
+    /// Stops the broker in good order; its data stays for [`Broker::restart`].
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        self.process.stop(STOP_PATIENCE)
+    }
+
+    /// Starts it again with the same data and port, killing it first if it runs.
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill()?;
+        self.process = launch(self.directory.path(), &self.libs, self.port)?;
+        Ok(())
+    }
+}
+
+/// librdkafka's in-process mock of a cluster of one: no Java needed. Topics come into being when first used; it
+/// has no transaction isolation and keeps 5 MiB a partition.
+pub struct MockBroker {
+    cluster: MockCluster<'static, DefaultProducerContext>,
+}
+
+// SAFETY: the cluster is an opaque handle that librdkafka guards with a lock of its own and runs on a thread of
+// its own; creating, asking and destroying it are legal from any thread (rdkafka_mock.c, `mcluster->lock`). It
+// is only moved between threads here, never shared.
+#[allow(unsafe_code)]
+unsafe impl Send for MockBroker {}
+
+impl fmt::Debug for MockBroker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MockBroker").field("brokers", &self.brokers()).finish()
+    }
+}
+
+impl MockBroker {
+    /// Starts the mock.
+    pub fn start() -> Result<MockBroker> {
+        let cluster = MockCluster::new(1)
+            .map_err(|source| SandboxError::Kafka { action: "start the mock broker".into(), source })?;
+        Ok(MockBroker { cluster })
+    }
+
+    /// The value of `bootstrap.servers`.
+    pub fn brokers(&self) -> String {
+        self.cluster.bootstrap_servers()
+    }
+
+    /// Makes a topic, for partitions other than the default of 4.
+    pub fn create_topic(&self, name: &str, partitions: u16) -> Result<()> {
+        self.cluster
+            .create_topic(name, i32::from(partitions), 1)
+            .map_err(|source| SandboxError::Kafka { action: format!("make topic {name}"), source })
+    }
+}
+
+fn address(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+fn find_java() -> Result<()> {
+    find_program("java").map(drop).ok_or_else(|| SandboxError::Missing {
+        what: "java".into(),
+        next_step: "run `make install`, or install a Java runtime of version 17 or newer".into(),
+    })
+}
+
+fn find_libs() -> Result<PathBuf> {
+    let candidates = match env::var_os(LIBS_VARIABLE) {
+        Some(folder) => vec![PathBuf::from(folder)],
+        None => vec![PathBuf::from(LIBS), Path::new(env!("CARGO_MANIFEST_DIR")).join(LIBS)],
+    };
+    let holds_jars = |folder: &PathBuf| {
+        fs::read_dir(folder).is_ok_and(|files| {
+            files.flatten().any(|file| file.file_name().to_string_lossy().starts_with("kafka-server-"))
+        })
+    };
+    let found = candidates.iter().find(|folder| holds_jars(folder)).and_then(|folder| folder.canonicalize().ok());
+    found.ok_or_else(|| SandboxError::Missing {
+        what: format!("a folder with Kafka's jars ({})", candidates[0].display()),
+        next_step: format!("run `make install`, or name one in {LIBS_VARIABLE}"),
+    })
+}
+
+/// A Java command of Kafka, run in `directory`.
+fn java(directory: &Path, libs: &Path, class: &str) -> Command {
+    let mut command = Command::new("java");
+    command
+        .current_dir(directory)
+        .args(JVM)
+        // The starting broker tells of hundreds of settings; warnings are what a failed start needs.
+        .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"])
+        .arg(libs.join("*"))
+        .arg(class);
+    command
+}
+
+/// Writes `server.properties` and prepares the data directory.
+fn format_storage(directory: &Path, libs: &Path, port: u16, controller: u16) -> Result<()> {
+    let broker = address(port);
+    let controller = address(controller);
+    let properties = format!(
+        "{SETTINGS}listeners=PLAINTEXT://{broker},CONTROLLER://{controller}\n\
+         advertised.listeners=PLAINTEXT://{broker}\n\
+         controller.quorum.bootstrap.servers={controller}\n"
+    );
+    fs::write(directory.join("server.properties"), properties)
+        .map_err(SandboxError::io("write Kafka's server.properties"))?;
+
+    let output = java(directory, libs, "kafka.tools.StorageTool")
+        .args(["format", "--standalone", "-t", CLUSTER_ID, "-c", "server.properties"])
+        .output()
+        .map_err(SandboxError::io("run Kafka's storage tool"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(SandboxError::Start {
+        program: "Kafka's storage tool".into(),
+        problem: format!("failed ({})", output.status),
+        log: [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat(),
+    })
+}
+
+/// Runs the broker and waits until it answers as a member of its cluster.
+fn launch(directory: &Path, libs: &Path, port: u16) -> Result<Process> {
+    let log = directory.join("log");
+    let mut command = java(directory, libs, "kafka.Kafka");
+    command.arg("server.properties");
+    let mut process = Process::start(&command, &log)?;
+    wait_until_ready(&mut process, PROGRAM, &log, START_PATIENCE, || accepts(port))?;
+
+    let client: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", address(port))
+        .set("reconnect.backoff.ms", "20")
+        .set("reconnect.backoff.max.ms", "100")
+        .create()
+        .map_err(|source| SandboxError::Kafka { action: "make a Kafka client".into(), source })?;
+    wait_until_ready(&mut process, PROGRAM, &log, START_PATIENCE, || answers(&client))?;
+    Ok(process)
+}
+
+fn accepts(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+/// Whether the cluster knows a live broker. The port opens before that.
+fn answers(client: &BaseConsumer) -> bool {
+    client.fetch_metadata(None, Duration::from_secs(1)).is_ok_and(|metadata| !metadata.brokers().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mock_broker_answers_and_has_the_topics_it_was_given() {
+        let mock = MockBroker::start().unwrap();
+        mock.create_topic("ticks", 3).unwrap();
+        let client: BaseConsumer = ClientConfig::new().set("bootstrap.servers", mock.brokers()).create().unwrap();
+        let metadata = client.fetch_metadata(Some("ticks"), Duration::from_secs(10)).unwrap();
+        assert_eq!(metadata.topics()[0].partitions().len(), 3);
+    }
+}

@@ -1,0 +1,295 @@
+//! Whatever goes wrong or changes hands: each function writes the log line and raises the counter together.
+//!
+//! Lines that a stream of bad records could repeat are written at most once a kind and ten seconds, with the number
+//! `suppressed` since the last; the counters count everything.
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use metrics::{counter, gauge};
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode;
+use redis::RedisError;
+use tracing::{debug, error, info, warn};
+
+use super::catalogue;
+use super::throttle::Throttle;
+use crate::config::LatePolicy;
+use crate::domain::{Offset, Position, SourcePartition};
+
+/// What can be wrong with a record, as the label `kind`; `bad_records` kinds of the input, and what applying finds.
+pub(super) const DEAD_LETTER_KINDS: [&str; 7] = ["json", "symbol", "price", "volume", "ts", "future", "poisoned"];
+
+/// Why a partition is taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takeover {
+    /// The group assigned it.
+    Assigned,
+    /// Another worker had claimed it, but it is still assigned here.
+    Fenced,
+    /// The state is not where this worker left it: Redis came back older.
+    Moved,
+    /// The connection to Redis broke.
+    Disconnected,
+    /// A commit's outcome is unknown.
+    CommitUnknown,
+}
+
+impl Takeover {
+    /// All reasons.
+    pub const ALL: [Takeover; 5] =
+        [Self::Assigned, Self::Fenced, Self::Moved, Self::Disconnected, Self::CommitUnknown];
+
+    /// The reason as a label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Takeover::Assigned => "assigned",
+            Takeover::Fenced => "fenced",
+            Takeover::Moved => "moved",
+            Takeover::Disconnected => "disconnected",
+            Takeover::CommitUnknown => "commit_unknown",
+        }
+    }
+}
+
+/// Why a partition is stopped until someone acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// A committed offset, but no state.
+    StateLoss,
+    /// State, but no committed offset.
+    OffsetsLost,
+    /// The log starts after the position.
+    Gap,
+    /// The log ends before the position, or is another one.
+    Truncation,
+    /// The namespace belongs to another group.
+    OtherGroup,
+    /// A record cannot be decoded, and `bad_records = "block"`.
+    BadRecord,
+    /// A script failed in a way that is not known.
+    Script,
+    /// Kafka refuses an output for good.
+    Produce,
+}
+
+impl Stop {
+    /// All reasons.
+    pub const ALL: [Stop; 8] = [
+        Self::StateLoss,
+        Self::OffsetsLost,
+        Self::Gap,
+        Self::Truncation,
+        Self::OtherGroup,
+        Self::BadRecord,
+        Self::Script,
+        Self::Produce,
+    ];
+
+    /// The reason as a label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Stop::StateLoss => "state_loss",
+            Stop::OffsetsLost => "offsets_lost",
+            Stop::Gap => "gap",
+            Stop::Truncation => "truncation",
+            Stop::OtherGroup => "other_group",
+            Stop::BadRecord => "bad_record",
+            Stop::Script => "script",
+            Stop::Produce => "produce",
+        }
+    }
+}
+
+/// Writes a line unless one of its kind was written within the last ten seconds.
+macro_rules! throttled {
+    ($level:ident, $($line:tt)*) => {{
+        static THROTTLE: Throttle = Throttle::new();
+        if let Some(suppressed) = THROTTLE.pass(Instant::now()) {
+            $level!(suppressed, $($line)*);
+        }
+    }};
+}
+
+/// `count` ticks of a batch were late for at least one window; `policy` says what became of them.
+pub fn late_ticks(partition: &SourcePartition, policy: LatePolicy, count: u64) {
+    if count == 0 {
+        return;
+    }
+    let (label, became) = match policy {
+        LatePolicy::Drop => ("drop", "left out of the candles they were late for"),
+        LatePolicy::Divert => ("divert", "sent to the topic of late ticks"),
+        LatePolicy::Revise => ("revise", "added to their candles, which are sent again"),
+    };
+    counter!(catalogue::LATE_TICKS, "policy" => label).increment(count);
+    throttled!(warn, %partition, count, "late ticks, {became}; raise [candles] lateness if this goes on");
+}
+
+/// `count` ticks of a batch were older than their symbol's last. Common where feeds are merged, so no warning.
+pub fn out_of_order_ticks(partition: &SourcePartition, count: u64) {
+    if count == 0 {
+        return;
+    }
+    counter!(catalogue::OUT_OF_ORDER).increment(count);
+    throttled!(debug, %partition, count, "ticks older than their symbol's last price");
+}
+
+/// The record at `offset` goes to the dead-letter topic. `kind` is a short stable word, `reason` a sentence.
+pub fn dead_letter(partition: &SourcePartition, offset: Offset, kind: &'static str, reason: &str) {
+    counter!(catalogue::DEAD_LETTERS, "kind" => kind).increment(1);
+    throttled!(warn, %partition, %offset, kind, "record sent to the dead-letter topic: {reason}");
+}
+
+/// `count` prices of a chunk had more than 15 significant digits.
+pub fn rounded_prices(partition: &SourcePartition, count: u64) {
+    if count == 0 {
+        return;
+    }
+    counter!(catalogue::ROUNDED_PRICES).increment(count);
+    throttled!(info, %partition, count, "prices of more than 15 significant digits were rounded");
+}
+
+/// A tick is further `ahead` of its reference time than `max_future`. Its record's [`dead_letter`] is told apart.
+pub fn future_tick(partition: &SourcePartition, offset: Offset, symbol: &str, ahead: Duration) {
+    counter!(catalogue::FUTURE_TICKS).increment(1);
+    throttled!(
+        warn, %partition, %offset, symbol, ahead = ?ahead,
+        "tick from the future; check the sender's clock, this machine's clock and [input] ts_unit"
+    );
+}
+
+/// A tick matched more level rules than one tick may fire; `refused` of them did not.
+pub fn refused_matches(partition: &SourcePartition, offset: Offset, symbol: &str, refused: u64) {
+    counter!(catalogue::REFUSED_MATCHES).increment(refused);
+    throttled!(
+        warn, %partition, %offset, symbol, refused,
+        "a tick matched more rules than [rules] max_matches; the rest did not fire: raise it, or make the rules edge rules"
+    );
+}
+
+/// A rule in `key` cannot be read and is skipped; `tickwatch rule list` shows it.
+pub fn bad_rule(key: &str, member: &str, reason: &str) {
+    counter!(catalogue::BAD_RULES).increment(1);
+    throttled!(warn, key, member, "a rule is skipped: {reason}; correct it or remove it with ZREM");
+}
+
+/// `key` has the wrong type; the ticks of `symbol` go to the dead-letter topic until it is mended.
+pub fn poisoned_key(partition: &SourcePartition, symbol: &str, key: &str) {
+    counter!(catalogue::POISONED_KEYS).increment(1);
+    throttled!(
+        error, %partition, symbol, key,
+        "a key has the wrong type and its symbol stands still; look at it with TYPE and rename or delete it"
+    );
+}
+
+/// Another worker owns the partition now.
+pub fn fenced(partition: &SourcePartition) {
+    counter!(catalogue::FENCED).increment(1);
+    info!(%partition, "another worker has claimed this partition");
+}
+
+/// The state is not where this worker left it.
+pub fn moved(partition: &SourcePartition) {
+    counter!(catalogue::MOVED).increment(1);
+    warn!(%partition, "the state in Redis has moved under its owner; claiming it again");
+}
+
+/// The partition was taken over: it goes on from `state`, what is below `delivered` is muted.
+pub fn taken_over(partition: &SourcePartition, reason: Takeover, epoch: u64, state: Position, delivered: Position) {
+    let label = reason.as_str();
+    counter!(catalogue::TAKEOVERS, "reason" => label).increment(1);
+    info!(
+        %partition, reason = label, epoch,
+        state = %state.offset, delivered = %delivered.offset, watermark = %state.watermark,
+        "partition taken over"
+    );
+}
+
+/// The partition stands still until someone acts; `message` says why and what to do.
+pub fn partition_stopped(partition: &SourcePartition, reason: Stop, message: &str) {
+    let label = reason.as_str();
+    counter!(catalogue::STOPPED, "reason" => label).increment(1);
+    error!(%partition, reason = label, "partition stopped: {message}");
+}
+
+/// A call to Redis failed; `doing` says which, such as `apply`.
+pub fn redis_error(doing: &str, error: &RedisError) {
+    let kind = if error.is_timeout() {
+        "timeout"
+    } else if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
+        "connection"
+    } else if error.code().is_some() {
+        "refused"
+    } else {
+        "other"
+    };
+    counter!(catalogue::REDIS_ERRORS, "kind" => kind).increment(1);
+    throttled!(warn, kind, "Redis failed at {doing}: {error}");
+}
+
+/// The Kafka client told of an error.
+pub fn kafka_error(doing: &str, error: &KafkaError) {
+    use RDKafkaErrorCode as Code;
+    let kind = match error.rdkafka_error_code() {
+        Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::Resolve | Code::NetworkException) => {
+            "connection"
+        }
+        Some(Code::RequestTimedOut | Code::OperationTimedOut | Code::MessageTimedOut) => "timeout",
+        Some(Code::Fatal) => "fatal",
+        _ => "other",
+    };
+    counter!(catalogue::KAFKA_ERRORS, "kind" => kind).increment(1);
+    throttled!(warn, kind, "Kafka failed at {doing}: {error}");
+}
+
+/// Kafka did not take an output caused by `offset`.
+pub fn produce_error(partition: &SourcePartition, offset: Offset, topic: &str, error: &impl Display) {
+    counter!(catalogue::PRODUCE_ERRORS).increment(1);
+    throttled!(warn, %partition, %offset, topic, "an output was not taken: {error}");
+}
+
+/// The delivered position was not committed, or it is unknown whether it was.
+pub fn commit_error(partition: &SourcePartition, delivered: Position, error: &impl Display) {
+    counter!(catalogue::COMMIT_ERRORS).increment(1);
+    throttled!(warn, %partition, delivered = %delivered.offset, "the delivered position was not committed: {error}");
+}
+
+/// This worker owns `count` partitions now.
+pub fn partitions_owned(count: usize) {
+    gauge!(catalogue::PARTITIONS_OWNED).set(count as f64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Watermark;
+
+    #[test]
+    fn an_event_raises_its_counter_by_its_label() {
+        let partition = SourcePartition { topic: "t".into(), partition: 0 };
+        let nowhere = Position { offset: Offset(0), watermark: Watermark::NEVER };
+        let recorder = catalogue::recorder();
+        let handle = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            late_ticks(&partition, LatePolicy::Divert, 3);
+            for offset in 0..3 {
+                dead_letter(&partition, Offset(offset), "price", "price \"x\" is not a decimal number");
+            }
+            taken_over(&partition, Takeover::Moved, 7, nowhere, nowhere);
+            partition_stopped(&partition, Stop::Gap, "records are missing");
+            redis_error("apply", &std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+            kafka_error("poll", &KafkaError::Global(RDKafkaErrorCode::AllBrokersDown));
+        });
+        let page = handle.render();
+        for line in [
+            "tickwatch_late_ticks_total{policy=\"divert\"} 3",
+            "tickwatch_dead_letters_total{kind=\"price\"} 3",
+            "tickwatch_takeovers_total{reason=\"moved\"} 1",
+            "tickwatch_partitions_stopped_total{reason=\"gap\"} 1",
+            "tickwatch_redis_errors_total{kind=\"connection\"} 1",
+            "tickwatch_kafka_errors_total{kind=\"connection\"} 1",
+        ] {
+            assert!(page.contains(line), "{line} is not in\n{page}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Taking a source partition over, in the one order that is safe:
+//!
+//! ```text
+//! (exactly once: open the producer, which fences the owner before) → committed position → claim →
+//! look at the log → read the outbox → start reading at the lower position
+//! ```
+//!
+//! What is missing at claim is a loss; each kind has a policy, and by default stops that partition, loudly.
+
+use super::machine::{Machine, Phase};
+use super::protocol::{Command, Committed, Event, Failure, Mono, Notice};
+use crate::config::{Guarantee, OnGap, OnOffsetsLost, OnStateLoss, OnTruncation};
+use crate::domain::{Entry, Offset, Position, Watermark};
+use crate::store::scripts::{Claim, Claimed, Guard, State, Token};
+
+/// What a takeover has learned so far.
+#[derive(Debug, Default)]
+pub(super) struct Takeover {
+    committed: Option<Committed>,
+    why_range: WhyRange,
+    claimed: Option<(Token, State)>,
+    /// No entry of the outbox is known to be delivered: the delivered offset is at or below the first of them.
+    delivered_unknown: bool,
+    /// A start chosen for a claim.
+    start: Option<Offset>,
+    reset: bool,
+    log_start: Option<Offset>,
+}
+
+/// Why the broker is asked where the log starts and ends.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum WhyRange {
+    /// To compare it with the positions found.
+    #[default]
+    Check,
+    /// To start a partition that was never claimed.
+    First,
+    /// To read everything again.
+    Rebuild,
+    /// To start over after the topic was made again.
+    Reset,
+}
+
+impl Machine {
+    pub(super) fn start_takeover(&mut self) {
+        self.forget();
+        self.takeover = Takeover::default();
+        self.phase = Phase::TakingOver;
+        self.commands.push(match self.settings.guarantee {
+            Guarantee::AtLeastOnce => Command::FetchCommitted,
+            Guarantee::ExactlyOnce => Command::OpenProducer,
+        });
+    }
+
+    pub(super) fn take_over(&mut self, now: Mono, event: Event) {
+        match event {
+            Event::ProducerOpen => self.commands.push(Command::FetchCommitted),
+            Event::Committed(committed) => {
+                self.takeover.committed = Some(committed);
+                self.claim(None, false);
+            }
+            Event::Claimed(token, Claimed::Ok(state)) => self.found_state(now, token, state),
+            Event::Claimed(_, Claimed::Absent) => self.found_nothing(),
+            Event::Claimed(_, Claimed::OtherGroup(group)) => self.stop(
+                "other_group",
+                format!(
+                    "the namespace belongs to consumer group {group:?}; give this group a namespace of its own, \
+                     or use that group"
+                ),
+            ),
+            Event::Range { start, end } => self.learn_range(start, end),
+            Event::RangeUnknown(failure) => self.fail(now, failure),
+            Event::StartCommitted => {
+                let position = Position { offset: self.takeover.start.unwrap_or(Offset(0)), watermark: Watermark::NEVER };
+                self.takeover.committed = Some(Committed::At(position));
+                self.claim(self.takeover.start, self.takeover.reset);
+            }
+            Event::Rules(true) => self.claim(self.takeover.start, false),
+            Event::Rules(false) => self.stop(
+                "state_lost",
+                "on_state_loss = \"rebuild\", but there are no rules in Redis either: their notifications would be lost. \
+                 Put them back (tickwatch rule apply), or add one, then restart"
+                    .into(),
+            ),
+            Event::Outbox(entries) => self.take_outbox(entries),
+            Event::Reading => self.start_running(now),
+            Event::OutOfRange => self.fail(
+                now,
+                Failure {
+                    what: "read",
+                    message: "the log does not hold the offset to start at".into(),
+                    transient: true,
+                    fenced: false,
+                },
+            ),
+            _ => {}
+        }
+    }
+
+    fn claim(&mut self, start: Option<Offset>, reset: bool) {
+        let settings = &self.settings;
+        self.commands.push(Command::Claim(Claim {
+            token: Token::new(0),
+            owner: settings.owner.clone(),
+            group: settings.group.clone(),
+            fingerprint: settings.fingerprint.clone(),
+            start,
+            reset,
+            delivered: self.takeover.committed.as_ref().and_then(Machine::known_delivered),
+        }));
+    }
+
+    fn ask_range(&mut self, why: WhyRange) {
+        self.takeover.why_range = why;
+        self.commands.push(Command::AskRange);
+    }
+
+    // ---- no state
+
+    fn found_nothing(&mut self) {
+        let offset = match &self.takeover.committed {
+            None | Some(Committed::None) => return self.ask_range(WhyRange::First),
+            Some(Committed::At(position)) => position.offset,
+            Some(Committed::Unreadable(offset, _)) => *offset,
+        };
+        let known = self.takeover.committed.as_ref().and_then(Machine::known_delivered);
+        let delivered = known.unwrap_or(Position { offset, watermark: Watermark::NEVER });
+        match self.settings.recovery.on_state_loss {
+            OnStateLoss::Stop => self.stop(
+                "state_lost",
+                format!(
+                    "the group has committed offset {offset}, but Redis holds no state: it was flushed, lost its data, or is \
+                     another one. Bring the data back and restart; or set [recovery] on_state_loss = \"rebuild\" (read \
+                     the retained log again, muted up to what was delivered) or \"resume\" (go on with empty state)"
+                ),
+            ),
+            OnStateLoss::Resume => {
+                self.tell(format!("no state in Redis: going on at offset {offset} with empty state"));
+                self.takeover.committed = Some(Committed::At(delivered));
+                self.claim(Some(offset), false);
+            }
+            OnStateLoss::Rebuild => {
+                self.takeover.committed = Some(Committed::At(delivered));
+                self.ask_range(WhyRange::Rebuild);
+            }
+        }
+    }
+
+    fn tell(&mut self, text: String) {
+        self.commands.push(Command::Tell(Notice::Recovered(text)));
+    }
+
+    // ---- state
+
+    fn found_state(&mut self, now: Mono, token: Token, state: State) {
+        let found = match &self.takeover.committed {
+            Some(Committed::At(position)) => Ok(*position),
+            Some(Committed::Unreadable(offset, metadata)) => {
+                Err(format!("offset {offset} was committed by something else (metadata {metadata:?})"))
+            }
+            None | Some(Committed::None) => Err("no offset is committed (it expired, or was deleted)".into()),
+        };
+        match found {
+            Ok(delivered) => self.delivered = delivered,
+            Err(problem) if self.settings.recovery.on_offsets_lost == OnOffsetsLost::Stop => {
+                let next = state.position.offset;
+                return self.stop(
+                    "offsets_lost",
+                    format!(
+                        "Redis holds state up to offset {next}, but {problem}. Set [recovery] on_offsets_lost = \"resume\" to \
+                         go on from the state (the last outputs may be sent again)"
+                    ),
+                );
+            }
+            Err(problem) => {
+                self.tell(format!("{problem}: going on from the state, the last outputs may be sent again"));
+                self.delivered = Position { offset: state.position.offset, watermark: Watermark::NEVER };
+                self.takeover.delivered_unknown = true;
+            }
+        }
+        self.max_ts = state.max_ts;
+        self.max_ts_at = now.saturating_sub(state.max_ts_age as u64);
+        self.next_due = state.next_due;
+        self.generation = state.generation;
+        self.verify = state.last_record;
+        self.takeover.claimed = Some((token, state));
+        self.ask_range(WhyRange::Check);
+    }
+
+    fn learn_range(&mut self, start: Offset, end: Offset) {
+        match self.takeover.why_range {
+            WhyRange::First | WhyRange::Reset => {
+                self.takeover.start = Some(start);
+                self.takeover.reset = self.takeover.why_range == WhyRange::Reset;
+                self.commands.push(Command::CommitStart(Position { offset: start, watermark: Watermark::NEVER }));
+            }
+            WhyRange::Rebuild => {
+                self.takeover.start = Some(start);
+                self.tell(format!("no state in Redis: reading the retained log again from offset {start}, muted"));
+                self.commands.push(Command::LookForRules);
+            }
+            WhyRange::Check => self.check_range(start, end),
+        }
+    }
+
+    fn check_range(&mut self, start: Offset, end: Offset) {
+        let Some((_, state)) = &self.takeover.claimed else { return };
+        let (position, delivered) = (state.position.offset, self.delivered.offset);
+        let (lower, higher) = (position.min(delivered), position.max(delivered));
+        if higher > end {
+            return self.truncated(&format!(
+                "the position is {higher}, but the log ends at {end}: the topic was deleted and made again"
+            ));
+        }
+        if lower < start {
+            match self.settings.recovery.on_gap {
+                OnGap::Stop => {
+                    self.hold_claim();
+                    return self.stop(
+                        "gap",
+                        format!(
+                            "the log starts at offset {start}, but the position is {lower}: retention deleted {} offsets that \
+                             were never processed. Set [recovery] on_gap = \"continue\" to go on without them",
+                            start.0 - lower.0
+                        ),
+                    );
+                }
+                OnGap::Continue => {
+                    self.tell(format!("offsets {lower} to {start} are gone from the log: going on without them"));
+                }
+            }
+        }
+        self.takeover.log_start = Some(start);
+        self.deliveries.begin(Some(position));
+        self.commands.push(Command::ReadOutbox(None));
+    }
+
+    /// Keeps what was claimed, so that a stopped partition can say why in Redis.
+    fn hold_claim(&mut self) {
+        if let Some((token, State { position, tail, .. })) = self.takeover.claimed.take() {
+            self.guard = Some(Guard { token, position, tail });
+        }
+    }
+
+    /// The topic was deleted and made again.
+    pub(super) fn truncated(&mut self, problem: &str) {
+        match self.settings.recovery.on_truncation {
+            OnTruncation::Stop => {
+                self.hold_claim();
+                self.stop(
+                    "truncated",
+                    format!(
+                        "{problem}. Set [recovery] on_truncation = \"reset\" to start over at the log's start (what is pending \
+                         is dropped; notification ids get a new generation)"
+                    ),
+                );
+            }
+            OnTruncation::Reset => {
+                self.forget();
+                self.takeover = Takeover::default();
+                self.phase = Phase::TakingOver;
+                self.tell(format!("{problem}: starting over at the log's start"));
+                self.ask_range(WhyRange::Reset);
+            }
+        }
+    }
+
+    // ---- what the owner before left
+
+    fn take_outbox(&mut self, entries: Vec<Entry>) {
+        if let Some(last) = entries.last().map(|entry| entry.id) {
+            if self.takeover.delivered_unknown {
+                self.takeover.delivered_unknown = false;
+                self.delivered.offset = self.delivered.offset.min(entries[0].id.offset);
+            }
+            self.deliveries.add_entries(entries, self.delivered, |_| None);
+            return self.commands.push(Command::ReadOutbox(Some(last)));
+        }
+        let Some((_, state)) = &self.takeover.claimed else { return };
+        let lower = state.position.offset.min(self.delivered.offset);
+        let log_start = self.takeover.log_start.unwrap_or(lower);
+        // One record earlier where it still exists: the last applied one is compared with the log.
+        let compared = self.verify.map(|mark| mark.offset).filter(|offset| *offset >= log_start);
+        if compared.is_none() {
+            self.verify = None;
+        }
+        let from = compared.map_or(lower, |offset| offset.min(lower)).max(log_start);
+        self.commands.push(Command::ReadFrom(from));
+    }
+
+    fn start_running(&mut self, now: Mono) {
+        let Some((token, state)) = self.takeover.claimed.take() else { return };
+        self.commands.push(Command::Tell(Notice::TookOver {
+            epoch: state.epoch,
+            position: state.position,
+            delivered: self.delivered,
+            settings_changed: !state.fingerprint.is_empty() && state.fingerprint != self.settings.fingerprint,
+            previous_owner: state.previous_owner,
+        }));
+        self.rereading = true;
+        self.enter_running(now, token, state.position, state.tail);
+    }
+}

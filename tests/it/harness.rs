@@ -1,0 +1,26 @@
+//! What the integration tests stand on: the shared servers, a [`Stage`] for each test, and helpers for topics,
+//! records, Redis and workers.
+
+mod kafka;
+mod run;
+mod stage;
+mod worker;
+
+#[allow(unused_imports)] // for every module; not all use each
+pub(crate) use kafka::{Isolation, Message, Record, consume_all, create_topic, produce};
+pub(crate) use run::{Case, Module, Needs, run, skip};
+pub(crate) use stage::{Stage, connect, wait_until};
+#[allow(unused_imports)] // for every module; not all use each
+pub(crate) use worker::{PROGRAM, Worker};
+
+/// The cases of a module, named after it: `cases!(Needs::Redis; first_test, second_test)`.
+macro_rules! cases {
+    ($needs:expr; $($test:ident),+ $(,)?) => {
+        vec![$($crate::harness::Case {
+            name: concat!(module_path!(), "::", stringify!($test)),
+            needs: $needs,
+            test: $test,
+        }),+]
+    };
+}
+pub(crate) use cases;

@@ -1,0 +1,131 @@
+//! A worker as its own process, steered as an operator or a fault would.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tickwatch::config::Config;
+use tickwatch::sandbox::Process;
+
+use super::stage::{PATIENCE, wait_until};
+
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tickwatch");
+
+/// `tickwatch run` with its configuration in a file and its log in another. Dropping it kills it.
+pub(crate) struct Worker {
+    process: Process,
+    directory: TempDir,
+    http: SocketAddr,
+}
+
+#[allow(dead_code)] // for every module; not all use each
+impl Worker {
+    /// Starts a worker; `[http] listen` is set to a free port.
+    pub(crate) fn start(config: &Config) -> anyhow::Result<Worker> {
+        Worker::start_with(config, &[], &[])
+    }
+
+    /// Starts a worker with more arguments after `run` and more environment.
+    pub(crate) fn start_with(
+        config: &Config,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Worker> {
+        let directory = tempfile::Builder::new().prefix("tickwatch-worker-").tempdir()?;
+        let mut config = config.clone();
+        config.http.listen = free_address()?;
+        let file = directory.path().join("tickwatch.toml");
+        fs::write(&file, toml::to_string(&config)?)?;
+
+        let mut command = Command::new(PROGRAM);
+        command.current_dir(directory.path()).arg("--config").arg(&file).arg("run").args(arguments);
+        command.envs(environment.iter().copied());
+        let process = Process::start(&command, &directory.path().join("log"))?;
+        Ok(Worker { process, directory, http: config.http.listen })
+    }
+
+    /// Waits until `/readyz` says 200; fails with the log if the worker ends before.
+    pub(crate) fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let mut ended = None;
+        let waited = wait_until(PATIENCE, "the worker's /readyz", || {
+            ended = self.process.exit_status().ok().flatten();
+            ended.is_some() || self.get("/readyz").is_ok()
+        });
+        ensure!(ended.is_none(), "the worker ended: {ended:?}\n{}", self.logs());
+        waited.with_context(|| self.logs())
+    }
+
+    /// The body of a page; an error if its status is not 200.
+    pub(crate) fn get(&self, path: &str) -> anyhow::Result<String> {
+        let agent: ureq::Agent =
+            ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5))).build().into();
+        Ok(agent.get(format!("http://{}{path}", self.http)).call()?.body_mut().read_to_string()?)
+    }
+
+    /// Where `/healthz`, `/readyz` and `/metrics` are.
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// Everything it wrote so far.
+    pub(crate) fn logs(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    /// The file it writes to.
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// How it ended; `None` while it runs.
+    pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        Ok(self.process.exit_status()?)
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) fn wait(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
+        let mut ended = None;
+        wait_until(patience, "the worker's end", || {
+            ended = self.process.exit_status().ok().flatten();
+            ended.is_some()
+        })
+        .with_context(|| self.logs())?;
+        ended.context("the worker has not ended")
+    }
+
+    /// Pulls the plug (SIGKILL).
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill()?;
+        Ok(())
+    }
+
+    /// Asks it to end (SIGTERM) and waits; it is killed if it does not.
+    pub(crate) fn stop(&mut self) -> anyhow::Result<ExitStatus> {
+        Ok(self.process.stop(PATIENCE)?)
+    }
+
+    /// Freezes it (SIGSTOP), like a long pause of its machine.
+    pub(crate) fn pause(&mut self) -> anyhow::Result<()> {
+        Ok(self.process.signal(Signal::STOP)?)
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub(crate) fn cont(&mut self) -> anyhow::Result<()> {
+        Ok(self.process.signal(Signal::CONT)?)
+    }
+}
+
+fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
