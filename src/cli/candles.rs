@@ -1,6 +1,6 @@
 //! `tickwatch candles`: the candles of a symbol as they stand in Redis.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::domain::Interval;
 use crate::store::candles::{self, Found, Range, StoredCandle};
 use crate::store::keys::Keys;
-use crate::store::pool::pool;
+use crate::store::pool::connect;
 
 /// Candles listed unless told otherwise.
 const DEFAULT_LAST: usize = 20;
@@ -50,8 +50,7 @@ pub async fn run(config: Config, args: Args) -> Result<()> {
     {
         bail!("--from {} is not before --to {}", utc(from), utc(to));
     }
-    let pool = pool(&config.redis)?;
-    let mut conn = pool.get().await.context("Redis does not answer: is it running, and is [redis] url right?")?;
+    let mut conn = connect(&config.redis).await?;
     let unless_told = if args.from.is_some() { candles::MAX_WINDOWS } else { DEFAULT_LAST };
     let range = Range { from: args.from, to: args.to, last: args.last.map_or(unless_told, |n| n as usize) };
     let keys = Keys::new(config.namespace.clone());

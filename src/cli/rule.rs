@@ -15,7 +15,7 @@ use super::text::{duration, now, number, parse_duration, parse_time, print, prin
 use crate::config::Config;
 use crate::domain::{Op, Price, Trigger};
 use crate::store::keys::Keys;
-use crate::store::pool::pool;
+use crate::store::pool::connect;
 use crate::store::rules::{self, Before, Listing, Replication, Rule, RuleOptions, Skipped};
 use file::Format;
 
@@ -105,8 +105,7 @@ fn parse_expires(text: &str) -> Result<i64> {
 /// Runs the subcommand.
 pub async fn run(config: Config, args: Args) -> Result<()> {
     let keys = Keys::new(config.namespace);
-    let pool = pool(&config.redis)?;
-    let mut conn = pool.get().await.context("Redis does not answer: is it running, and is [redis] url right?")?;
+    let mut conn = connect(&config.redis).await?;
     match args.command {
         Command::Put(args) => put(&mut conn, &keys, args.into()).await,
         Command::Rm { symbol, id } => remove(&mut conn, &keys, &symbol, &id).await,

@@ -1,22 +1,17 @@
 //! `tickwatch status`: every source partition, how far it is, and what holds it back.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use comfy_table::Cell;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde::Serialize;
 
 use super::text::{maybe_number, now, number, print, print_json, roughly, table, utc};
-use crate::config::{Config, KafkaConfig};
+use crate::config::Config;
+use crate::kafka::progress::{self, Progress};
 use crate::store::keys::Keys;
-use crate::store::pool::pool;
+use crate::store::pool::connect;
 use crate::store::sources::{self, SourceState};
-
-/// How long Kafka may take to answer each question.
-const KAFKA_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Show every source partition: owner, positions, lag, and what holds time back
 #[derive(Debug, clap::Args)]
@@ -26,25 +21,6 @@ pub struct Args {
     json: bool,
 }
 
-/// What Kafka knows of one source partition.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-struct KafkaState {
-    /// The group's committed offset: the delivered position.
-    committed: Option<i64>,
-    /// The first offset still there.
-    start_offset: Option<i64>,
-    /// The end of the log, open transactions included.
-    end_offset: Option<i64>,
-}
-
-impl KafkaState {
-    /// Offsets from the committed one to the end; transaction markers count too.
-    fn lag(self) -> Option<i64> {
-        let committed = self.committed.or(self.start_offset)?;
-        Some((self.end_offset? - committed).max(0))
-    }
-}
-
 /// One source partition, from both sides.
 #[derive(Debug, Serialize)]
 struct PartitionStatus {
@@ -52,7 +28,7 @@ struct PartitionStatus {
     /// `null` if no worker has claimed it yet.
     state: Option<SourceState>,
     #[serde(flatten)]
-    kafka: KafkaState,
+    kafka: Progress,
     lag: Option<i64>,
     /// How far the watermark is behind this machine's clock, ms.
     behind: Option<i64>,
@@ -70,62 +46,21 @@ struct Status {
 
 /// Runs the subcommand. Without Redis there is nothing to tell; without Kafka the rest is told.
 pub async fn run(config: Config, args: Args) -> Result<()> {
-    let pool = pool(&config.redis)?;
-    let mut conn = pool.get().await.context("Redis does not answer: is it running, and is [redis] url right?")?;
+    let mut conn = connect(&config.redis).await?;
     let keys = Keys::new(config.namespace.clone());
     let states = sources::read(&mut conn, &keys, &config.kafka.topic).await?;
-    let kafka = config.kafka.clone();
-    let offsets = tokio::task::spawn_blocking(move || read_kafka(&kafka)).await?;
-    let status = Status::new(&config, states, offsets, now());
+    let progress = progress::read(&config.kafka).await;
+    let status = Status::new(&config, states, progress, now());
     if args.json { print_json(&status) } else { print(&status.text(now())) }
 }
 
-/// Asks Kafka for the group's and the log's offsets, without joining the group.
-fn read_kafka(config: &KafkaConfig) -> Result<BTreeMap<i32, KafkaState>> {
-    let mut client = ClientConfig::new();
-    for (name, value) in &config.consumer {
-        client.set(name, &value.0);
-    }
-    client.set("bootstrap.servers", &config.brokers).set("group.id", &config.group);
-    client.set("isolation.level", "read_uncommitted").set("enable.auto.commit", "false");
-    let consumer: BaseConsumer = client.create().context("setting up the Kafka client: see [kafka] consumer")?;
-    let topic = &config.topic;
-    let metadata = consumer.fetch_metadata(Some(topic), KAFKA_TIMEOUT).with_context(|| {
-        format!("no answer from {}: is Kafka running, and is [kafka] brokers right?", config.brokers)
-    })?;
-    let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
-    let mut states: BTreeMap<i32, KafkaState> = partitions.map(|p| (p.id(), KafkaState::default())).collect();
-    if states.is_empty() {
-        anyhow::bail!("topic {topic} does not exist: create it, or correct [kafka] topic");
-    }
-    let mut list = TopicPartitionList::new();
-    for partition in states.keys() {
-        list.add_partition(topic, *partition);
-    }
-    let committed = consumer
-        .committed_offsets(list, KAFKA_TIMEOUT)
-        .with_context(|| format!("reading the committed offsets of group {}", config.group))?;
-    for element in committed.elements() {
-        if let (Some(state), Offset::Offset(offset)) = (states.get_mut(&element.partition()), element.offset()) {
-            state.committed = Some(offset);
-        }
-    }
-    for (partition, state) in &mut states {
-        let (start, end) = consumer
-            .fetch_watermarks(topic, *partition, KAFKA_TIMEOUT)
-            .with_context(|| format!("reading the end of {topic}/{partition}"))?;
-        (state.start_offset, state.end_offset) = (Some(start), Some(end));
-    }
-    Ok(states)
-}
-
 impl Status {
-    fn new(config: &Config, states: Vec<SourceState>, kafka: Result<BTreeMap<i32, KafkaState>>, now: i64) -> Self {
+    fn new(config: &Config, states: Vec<SourceState>, kafka: Result<BTreeMap<i32, Progress>>, now: i64) -> Self {
         let (kafka, kafka_error) = match kafka {
             Ok(kafka) => (kafka, None),
             Err(e) => (BTreeMap::new(), Some(format!("{e:#}"))),
         };
-        let mut both: BTreeMap<i32, (Option<SourceState>, KafkaState)> =
+        let mut both: BTreeMap<i32, (Option<SourceState>, Progress)> =
             kafka.into_iter().map(|(partition, kafka)| (partition, (None, kafka))).collect();
         for state in states {
             let (known, _) = both.entry(state.partition).or_default();
@@ -257,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_partition_nobody_claimed_is_listed_with_what_to_do() {
-        let kafka = KafkaState { committed: None, start_offset: Some(10), end_offset: Some(15) };
+        let kafka = Progress { committed: None, start_offset: Some(10), end_offset: Some(15) };
         let status = Status::new(&Config::default(), vec![], Ok(BTreeMap::from([(0, kafka)])), 0);
         assert_eq!(status.partitions[0].lag, Some(5));
         assert!(status.text(0).contains("market-updates/0: not claimed yet: start a worker"));

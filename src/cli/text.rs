@@ -1,6 +1,7 @@
 //! What the listings share: tables, times and printing.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
@@ -42,7 +43,7 @@ pub(super) fn parse_time(text: &str) -> Result<i64> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time.as_millisecond());
     }
-    let date: Date = text.parse().ok().with_context(|| {
+    let date = Date::strptime("%Y-%m-%d", text).ok().with_context(|| {
         format!("{text:?} is no time: write 2026-12-31T00:00:00Z, 2026-12-31, or ms since the epoch")
     })?;
     let midnight = TimeZone::UTC.to_timestamp(date.at(0, 0, 0, 0));
@@ -57,11 +58,9 @@ pub(super) fn parse_duration(text: &str) -> Result<i64> {
     i64::try_from(duration.as_millis()).with_context(|| format!("{text:?} is too long"))
 }
 
-/// A length of time in its largest whole unit up to days: `5m`, `90s`, `36h`.
+/// A length of time as [`parse_duration`] reads it: `5m`, `1day 12h`.
 pub(super) fn duration(ms: i64) -> String {
-    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-    let unit = units.into_iter().find(|(_, length)| ms != 0 && ms % length == 0);
-    unit.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length))
+    humantime::format_duration(Duration::from_millis(ms.max(0) as u64)).to_string()
 }
 
 /// A length of time to two units, for reading: `2h 5m`.

@@ -144,7 +144,7 @@ fn parse(window: Window, fields: &Fields) -> Result<StoredCandle> {
         high: price(1)?,
         low: price(2)?,
         close: price(3)?,
-        volume: Volume::parse(text(4)?).context("field volume")?,
+        volume: Volume::parse_sum(text(4)?).context("field volume")?,
         count: text(5)?.parse().context("field count")?,
         status: text(6)?.to_owned(),
         revision: text(7)?.parse().context("field revision")?,

@@ -61,7 +61,7 @@ pub(super) fn read(format: Format, text: &str) -> Result<Vec<Rule>, Vec<Problem>
                 None => rules.push(rule),
                 Some(first) => problems.push(Problem {
                     line,
-                    message: format!("rule {} of {} was already given in line {first}", rule.id, rule.symbol),
+                    message: format!("rule {:?} of {} was already given in line {first}", rule.id, rule.symbol),
                 }),
             },
         }
@@ -372,7 +372,7 @@ mod tests {
     fn an_id_given_twice_for_a_symbol_is_told_with_both_lines() {
         let csv = "symbol,trigger,op,threshold,id\nA,edge,<,1,x\nB,edge,<,1,x\nA,level,>,2,x\n";
         let problems = read(Format::Csv, csv).unwrap_err();
-        assert_eq!(problems, [Problem { line: 4, message: "rule x of A was already given in line 2".into() }]);
+        assert_eq!(problems, [Problem { line: 4, message: "rule \"x\" of A was already given in line 2".into() }]);
     }
 
     #[test]
@@ -411,7 +411,8 @@ mod tests {
         fn what_export_writes_apply_reads_back(rules in proptest::collection::vec(any_rule(), 0..5)) {
             for format in [Format::Jsonl, Format::Csv, Format::Toml] {
                 let text = write(format, &rules).unwrap();
-                prop_assert_eq!(read(format, &text).as_ref(), Ok(&rules), "{}", text);
+                let back = read(format, &text);
+                prop_assert_eq!(back.as_ref(), Ok(&rules), "{}", text);
             }
         }
     }
