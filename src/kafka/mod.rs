@@ -10,6 +10,7 @@
 //! | [`progress`] | how far the group is, for `tickwatch status` |
 //! | [`sink`] | outputs, at least once |
 //! | [`transaction`] | outputs and the source offset in one transaction |
+//! | [`outputs`] | a whole topic, as its readers see it |
 //! | [`topics`] | checks at start-up, and making topics |
 //! | [`client`] | how every client is configured |
 //!
@@ -18,6 +19,7 @@
 pub mod client;
 pub mod committer;
 pub mod ends;
+pub mod outputs;
 mod poll;
 pub mod progress;
 pub mod reader;

@@ -1,5 +1,6 @@
 //! What can go wrong with Redis, by what the caller does about it.
 
+use super::pool::ConnectError;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// An error of Redis or of a reply.
@@ -33,6 +34,13 @@ pub enum StoreError {
         /// What was expected, in words.
         expected: &'static str,
     },
+}
+
+impl From<ConnectError> for StoreError {
+    fn from(error: ConnectError) -> StoreError {
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+        StoreError::Away(format!("{error}{cause}"))
+    }
 }
 
 impl StoreError {

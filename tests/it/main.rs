@@ -3,6 +3,8 @@
 //! A new module is one line in [`MODULES`]. `cargo test --test it NAME` runs what holds NAME; servers start only
 //! if a selected test needs them, and end with this process. What a machine lacks is a skip with its reason.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
+
 mod compose;
 mod harness;
 mod rules;
