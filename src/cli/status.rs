@@ -54,48 +54,6 @@ pub async fn run(config: Config, args: Args) -> Result<()> {
     if args.json { print_json(&status) } else { print(&status.text(now())) }
 }
 
-<<<<<<< HEAD
-=======
-/// Asks Kafka for the group's and the log's offsets, without joining the group.
-fn read_kafka(config: &KafkaConfig) -> Result<BTreeMap<i32, KafkaState>> {
-    let mut client = ClientConfig::new();
-    for (name, value) in &config.consumer {
-        client.set(name, &value.0);
-    }
-    client.set("bootstrap.servers", &config.brokers).set("group.id", &config.group);
-    client.set("isolation.level", "read_uncommitted").set("enable.auto.commit", "false");
-    let consumer: BaseConsumer = client.create().context("setting up the Kafka client: see [kafka] consumer")?;
-    let topic = &config.topic;
-    let metadata = consumer.fetch_metadata(Some(topic), KAFKA_TIMEOUT).with_context(|| {
-        format!("no answer from {}: is Kafka running, and is [kafka] brokers right?", config.brokers)
-    })?;
-    let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
-    let mut states: BTreeMap<i32, KafkaState> = partitions.map(|p| (p.id(), KafkaState::default())).collect();
-    if states.is_empty() {
-        anyhow::bail!("topic {topic} does not exist: create it, or correct [kafka] topic");
-    }
-    let mut list = TopicPartitionList::new();
-    for partition in states.keys() {
-        list.add_partition(topic, *partition);
-    }
-    let committed = consumer
-        .committed_offsets(list, KAFKA_TIMEOUT)
-        .with_context(|| format!("reading the committed offsets of group {}", config.group))?;
-    for element in committed.elements() {
-        if let (Some(state), Offset::Offset(offset)) = (states.get_mut(&element.partition()), element.offset()) {
-            state.committed = Some(offset);
-        }
-    }
-    for (partition, state) in &mut states {
-        let (start, end) = consumer
-            .fetch_watermarks(topic, *partition, KAFKA_TIMEOUT)
-            .with_context(|| format!("reading the end of {topic}/{partition}"))?;
-        (state.start_offset, state.end_offset) = (Some(start), Some(end));
-    }
-    Ok(states)
-}
-
->>>>>>> main
 impl Status {
     fn new(config: &Config, states: Vec<SourceState>, kafka: Result<BTreeMap<i32, Progress>>, now: i64) -> Self {
         let (kafka, kafka_error) = match kafka {
