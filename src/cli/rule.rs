@@ -187,7 +187,7 @@ fn warn_about_export(listing: &Listing) {
 /// `once, cooldown 5m, expires 2026-12-31T00:00:00Z, note "sell"`
 fn options_text(options: &RuleOptions) -> String {
     join(&[
-        options.once.then(|| "once".to_owned()).unwrap_or_default(),
+        if options.once { "once".to_owned() } else { String::new() },
         options.cooldown.map(|ms| format!("cooldown {}", duration(ms))).unwrap_or_default(),
         options.expires.map(|ms| format!("expires {}", utc(ms))).unwrap_or_default(),
         options.note.as_ref().map(|note| format!("note {note:?}")).unwrap_or_default(),

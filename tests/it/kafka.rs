@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const HAND_OVER: Duration = Duration::from_secs(15);
 
 /// Every test of this module, on the broker at `broker`.
-pub fn trials(broker: &str) -> Vec<Trial> {
+pub(crate) fn trials(broker: &str) -> Vec<Trial> {
     macro_rules! trials {
         ($($test:ident),+ $(,)?) => {
             vec![$(trial(stringify!($test), broker, |lab| Box::pin($test(lab)))),+]

@@ -6,7 +6,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
 
 mod compose;
+mod formats;
 mod harness;
+mod kafka;
 mod rules;
 mod sandbox;
 
@@ -15,8 +17,13 @@ use std::process::ExitCode;
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] =
-    &[Module::Cases(compose::cases), Module::Cases(rules::cases), Module::Cases(sandbox::cases)];
+const MODULES: &[Module] = &[
+    Module::Cases(compose::cases),
+    Module::Trials(formats::trials),
+    Module::KafkaTrials(kafka::trials),
+    Module::Cases(rules::cases),
+    Module::Cases(sandbox::cases),
+];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
