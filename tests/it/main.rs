@@ -7,6 +7,7 @@
 
 mod compose;
 mod harness;
+mod listings;
 mod rules;
 mod sandbox;
 
@@ -15,8 +16,12 @@ use std::process::ExitCode;
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] =
-    &[Module::Cases(compose::cases), Module::Cases(rules::cases), Module::Cases(sandbox::cases)];
+const MODULES: &[Module] = &[
+    Module::Cases(compose::cases),
+    Module::Cases(listings::cases),
+    Module::Cases(rules::cases),
+    Module::Cases(sandbox::cases),
+];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
