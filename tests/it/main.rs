@@ -9,6 +9,7 @@ mod compose;
 mod formats;
 mod harness;
 mod kafka;
+mod listings;
 mod rules;
 mod sandbox;
 
@@ -21,6 +22,7 @@ const MODULES: &[Module] = &[
     Module::Cases(compose::cases),
     Module::Trials(formats::trials),
     Module::KafkaTrials(kafka::trials),
+    Module::Cases(listings::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
 ];
