@@ -6,13 +6,15 @@
 mod compose;
 mod harness;
 mod sandbox;
+mod scripts;
 
 use std::process::ExitCode;
 
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] = &[Module::Cases(compose::cases), Module::Cases(sandbox::cases)];
+const MODULES: &[Module] =
+    &[Module::Cases(compose::cases), Module::Cases(sandbox::cases), Module::Cases(scripts::cases)];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
