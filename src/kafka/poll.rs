@@ -156,10 +156,8 @@ impl Context {
         let mut list = TopicPartitionList::new();
         let mut element = list.add_partition(&self.topic, partition);
         if let Some(offset) = offset {
-            // Only a negative offset is refused; none is stored or committed, and the log's start is then right.
-            if element.set_offset(rdkafka::Offset::Offset(offset.0)).is_err() {
-                tracing::warn!(topic = %self.topic, partition, %offset, "a negative offset is read as the log's start");
-            }
+            // Refused only if negative; what is then asked for is in no log either and told as out of range.
+            let _ = element.set_offset(rdkafka::Offset::Offset(offset.0));
         }
         list
     }
@@ -318,13 +316,23 @@ struct Positioning {
 impl Poller {
     fn run(mut self) {
         while self.take_commands() {
-            self.drain(if self.positioning.is_empty() { POLL_TIMEOUT } else { POLL_TIMEOUT_BUSY });
+            self.drain(self.poll_timeout());
             self.hand_on();
             self.answer_questions();
             self.position();
             self.balance();
         }
         self.leave();
+    }
+
+    fn poll_timeout(&self) -> Duration {
+        if !self.questions.is_empty() {
+            Duration::ZERO
+        } else if !self.positioning.is_empty() {
+            POLL_TIMEOUT_BUSY
+        } else {
+            POLL_TIMEOUT
+        }
     }
 
     /// False: stop.
