@@ -16,7 +16,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::client::{KafkaSetupError, consumer_config};
 use super::committer::{Committed, Committer, CommitterHandle};
-use super::poll::{self, Command, SourceConsumer};
+use super::membership::{Command, Context, SourceConsumer};
+use super::poll;
 use super::reader::Reader;
 use crate::config::KafkaConfig;
 use crate::domain::{Offset, Position};
@@ -160,7 +161,7 @@ impl Source {
         let topic: Arc<str> = kafka.topic.as_str().into();
         let (events, received) = mpsc::unbounded_channel();
         let (commands, asked) = std_mpsc::channel();
-        let context = poll::Context::new(Arc::clone(&topic), hand_over, events, commands.clone(), asked);
+        let context = Context::new(Arc::clone(&topic), hand_over, events, commands.clone(), asked);
         let membership = context.membership();
         let consumer: SourceConsumer = consumer_config(kafka)?.create_with_context(context).map_err(failed)?;
         consumer.subscribe(&[topic.as_ref()]).map_err(failed)?;
