@@ -61,6 +61,8 @@ pub async fn run(
     for warning in check::check(&mut redis).await? {
         tracing::warn!("{warning}");
     }
+    let scripts = scripts_of(config);
+    scripts.probe(&mut redis).await?;
     drop(redis);
     let topics = kafka::topics::required(config);
     let topics: Vec<_> = topics.iter().map(|(name, role)| (name.as_str(), *role)).collect();
@@ -74,7 +76,7 @@ pub async fn run(
         settings: Arc::new(settings_of(config)),
         redis: config.redis.clone(),
         kafka: config.kafka.clone(),
-        scripts: scripts_of(config),
+        scripts,
         source: source.handle(),
         ends,
         sink,

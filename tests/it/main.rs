@@ -6,7 +6,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
 
 mod compose;
+mod formats;
 mod harness;
+mod kafka;
 mod listings;
 mod rules;
 mod sandbox;
@@ -18,6 +20,8 @@ use harness::Module;
 /// Every test of this binary.
 const MODULES: &[Module] = &[
     Module::Cases(compose::cases),
+    Module::Trials(formats::trials),
+    Module::KafkaTrials(kafka::trials),
     Module::Cases(listings::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
