@@ -29,9 +29,11 @@ use crate::telemetry::events;
 /// Windows sealed by one call.
 const CLOSE_PAGE: u32 = 5_000;
 
-/// How often a bounded run looks whether it is done, and a worker without Kafka whether it is back.
+/// How often a bounded run looks whether it is done.
 const LOOK: Duration = Duration::from_millis(50);
-const PROBE: Duration = Duration::from_secs(2);
+
+/// How often the broker is asked for the ends of the partitions owned: for the lag, and to see whether it is back.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// What a run has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -176,6 +178,7 @@ struct Worker {
 struct Task {
     orders: mpsc::Sender<Order>,
     snapshots: watch::Receiver<Snapshot>,
+    reporter: Reporter,
     handle: JoinHandle<()>,
 }
 
@@ -200,7 +203,7 @@ impl Worker {
                 },
                 _ = look.tick(), if self.stop_at.is_some() => {
                     if self.is_finished().await {
-                        return Ok(());
+                        return self.none_stopped();
                     }
                 }
                 _ = probe.tick() => self.probe_kafka(),
@@ -214,10 +217,11 @@ impl Worker {
             let mut settings = (*self.shared.settings).clone();
             settings.stop_at = self.stop_at.as_ref().map(|ends| ends.get(&number).copied().unwrap_or(Offset(0)));
             let reporter = Reporter::new(partition.clone(), Arc::clone(&self.report));
-            let (shell, snapshots) = Shell::new(Arc::clone(&self.shared), partition, reporter, Arc::new(settings));
+            let (shell, snapshots) =
+                Shell::new(Arc::clone(&self.shared), partition, reporter.clone(), Arc::new(settings));
             let (orders, receiver) = mpsc::channel(4);
             let handle = tokio::spawn(shell.run(receiver));
-            self.tasks.insert(number, Task { orders, snapshots, handle });
+            self.tasks.insert(number, Task { orders, snapshots, reporter, handle });
         }
         events::partitions_owned(self.tasks.len());
     }
@@ -248,17 +252,26 @@ impl Worker {
         }
     }
 
-    /// Readiness comes back when a broker answers, not only when the next record arrives.
+    /// Publishes the lag. Readiness comes back when a broker answers, not only when the next record arrives.
     fn probe_kafka(&self) {
-        if !self.report.health.kafka_is_away() {
-            return;
+        for (&number, task) in &self.tasks {
+            let Some(position) = task.snapshots.borrow().position else { continue };
+            let (ends, reporter) = (self.shared.ends.clone(), task.reporter.clone());
+            tokio::spawn(async move {
+                if let Ok(range) = ends.ends(number).await {
+                    reporter.kafka_answers();
+                    reporter.lag(range.end.0 - position.offset.0);
+                }
+            });
         }
-        let (ends, health) = (self.shared.ends.clone(), self.report.health.clone());
-        tokio::spawn(async move {
-            if ends.partitions().await.is_ok() {
-                health.set_kafka(Ok::<(), String>(()));
-            }
-        });
+        if self.tasks.is_empty() && self.report.health.kafka_is_away() {
+            let (ends, health) = (self.shared.ends.clone(), self.report.health.clone());
+            tokio::spawn(async move {
+                if ends.partitions().await.is_ok() {
+                    health.set_kafka(Ok::<(), String>(()));
+                }
+            });
+        }
     }
 
     /// Of a bounded run: every partition is finished here, or committed up to its end by another worker.
@@ -280,6 +293,16 @@ impl Worker {
             }
         }
         true
+    }
+
+    /// A bounded run that left a partition stopped has failed.
+    fn none_stopped(&self) -> anyhow::Result<()> {
+        for (number, task) in &self.tasks {
+            if let Phase::Stopped(reason) = &task.snapshots.borrow().phase {
+                anyhow::bail!("partition {number} stopped: {reason}");
+            }
+        }
+        Ok(())
     }
 
     fn summary(&self) -> Summary {

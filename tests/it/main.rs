@@ -12,6 +12,7 @@ mod kafka;
 mod listings;
 mod rules;
 mod sandbox;
+mod scripts;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ const MODULES: &[Module] = &[
     Module::Cases(listings::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
+    Module::Cases(scripts::cases),
 ];
 
 fn main() -> ExitCode {
