@@ -69,6 +69,11 @@ impl Health {
         self.reasons().kafka = outcome.err().map(|e| format!("Kafka: {e}"));
     }
 
+    /// Whether Kafka had a last word against it.
+    pub fn kafka_is_away(&self) -> bool {
+        self.reasons().kafka.is_some()
+    }
+
     /// Whether this machine's clock can be believed.
     pub fn set_clock(&self, outcome: Result<(), impl Display>) {
         self.reasons().clock = outcome.err().map(|e| format!("clock: {e}"));

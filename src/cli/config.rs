@@ -1,17 +1,13 @@
 //! `tickwatch config check | show | presets`.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, bail};
-use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
-use crate::config::{Config, KafkaConfig};
+use super::causes;
+use crate::config::Config;
+use crate::input::presets;
+use crate::kafka::topics;
 use crate::store::check::check;
 use crate::store::pool::connect;
-
-/// How long Kafka may take to answer.
-const KAFKA_ANSWER: Duration = Duration::from_secs(10);
 
 /// Arguments of `config`.
 #[derive(Debug, clap::Args)]
@@ -30,6 +26,12 @@ enum Action {
     },
     /// Print the settings in force, as TOML, without secrets
     Show,
+    /// List the payload formats that [input] format knows
+    Presets {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// By the time this runs, the configuration was loaded and is valid.
@@ -37,6 +39,7 @@ pub async fn run(config: Config, args: Args) -> anyhow::Result<()> {
     match args.action {
         Action::Check { offline } => check_all(&config, offline).await,
         Action::Show => show(&config),
+        Action::Presets { json } => show_presets(json),
     }
 }
 
@@ -54,14 +57,14 @@ async fn check_all(config: &Config, offline: bool) -> anyhow::Result<()> {
     if offline {
         return Ok(());
     }
-    let (redis, kafka) = (check_redis(config).await, check_kafka(&config.kafka).await);
+    let (redis, kafka) = (check_redis(config).await, check_kafka(config).await);
     let mut failed = false;
     for (part, outcome) in [("redis", redis), ("kafka", kafka)] {
         match outcome {
             Ok(said) => println!("{part}: ok, {said}"),
             Err(error) => {
                 failed = true;
-                println!("{part}: {error:#}");
+                println!("{part}: {}", [vec![error.to_string()], causes(&error)].concat().join(": "));
             }
         }
     }
@@ -79,24 +82,24 @@ async fn check_redis(config: &Config) -> anyhow::Result<String> {
     Ok("a single primary that evicts nothing".to_owned())
 }
 
-async fn check_kafka(kafka: &KafkaConfig) -> anyhow::Result<String> {
-    let (kafka, topic) = (kafka.clone(), kafka.topic.clone());
-    let partitions = tokio::task::spawn_blocking(move || partitions(&kafka)).await??;
-    if partitions == 0 {
-        bail!("topic {topic} does not exist; create it, or set [kafka] topic");
-    }
-    Ok(format!("topic {topic} has {partitions} partitions"))
+async fn check_kafka(config: &Config) -> anyhow::Result<String> {
+    let topics = topics::required(config);
+    let by_name: Vec<_> = topics.iter().map(|(name, role)| (name.as_str(), *role)).collect();
+    topics::check(&config.kafka, &by_name).await?;
+    Ok("all topics are there".to_owned())
 }
 
-fn partitions(kafka: &KafkaConfig) -> anyhow::Result<usize> {
-    let mut client = ClientConfig::new();
-    for (name, value) in &kafka.consumer {
-        client.set(name, &value.0);
+/// The payload formats that `[input] format` knows.
+fn show_presets(json: bool) -> anyhow::Result<()> {
+    if json {
+        let presets: Vec<_> = presets()
+            .map(|preset| serde_json::json!({ "name": preset.name, "summary": preset.summary, "notes": preset.notes }))
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&presets)?);
+        return Ok(());
     }
-    client.set("bootstrap.servers", &kafka.brokers).set("allow.auto.create.topics", "false");
-    let client: BaseConsumer = client.create().context("cannot make a Kafka client; check [kafka.consumer]")?;
-    let metadata = client
-        .fetch_metadata(Some(&kafka.topic), KAFKA_ANSWER)
-        .with_context(|| format!("no answer from Kafka at {}; check [kafka] brokers", kafka.brokers))?;
-    Ok(metadata.topics().first().map_or(0, |topic| topic.partitions().len()))
+    for preset in presets() {
+        println!("{}\n  {}\n  {}", preset.name, preset.summary, preset.notes);
+    }
+    Ok(())
 }

@@ -5,16 +5,13 @@ use std::io::{IsTerminal as _, stderr};
 use std::num::{NonZeroI32, NonZeroU32};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::types::RDKafkaErrorCode;
 
-use super::feed::{Feed, client_config};
-use crate::config::{Config, KafkaConfig};
+use super::sender::Sender;
+use crate::config::Config;
+use crate::kafka::topics;
 
 /// First price of every symbol, hundredths.
 const FIRST_PRICE: u32 = 10_000;
@@ -48,43 +45,26 @@ pub struct Args {
 /// Sends ticks at the rate until the time is over, then says how many Kafka took and how fast.
 pub async fn run(config: Config, args: Args) -> anyhow::Result<()> {
     if let Some(partitions) = args.partitions {
-        make_topic(&config.kafka, partitions).await?;
+        topics::create(&config.kafka, &config.kafka.topic, partitions.get()).await?;
     }
-    let feed = Feed::new(&config.kafka)?;
+    let sender = Sender::new(&config.kafka)?;
     let start = Instant::now();
-    let acknowledged = tokio::task::spawn_blocking(move || send_ticks(feed, &args, start)).await??;
+    let acknowledged = tokio::task::spawn_blocking(move || send_ticks(sender, &args, start)).await??;
     let seconds = start.elapsed().as_secs_f64();
     eprintln!("sent {acknowledged} ticks in {seconds:.1} s, {:.0} a second", acknowledged as f64 / seconds);
     Ok(())
 }
 
-async fn make_topic(kafka: &KafkaConfig, partitions: NonZeroI32) -> anyhow::Result<()> {
-    let admin: AdminClient<DefaultClientContext> =
-        client_config(kafka).create().context("cannot make a Kafka client; check [kafka.producer]")?;
-    let topic = NewTopic::new(&kafka.topic, partitions.get(), TopicReplication::Fixed(-1));
-    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
-    let made = admin
-        .create_topics([&topic], &options)
-        .await
-        .with_context(|| format!("cannot ask Kafka at {} for a topic; check [kafka] brokers", kafka.brokers))?;
-    match made.into_iter().find_map(Result::err) {
-        Some((_, code)) if code != RDKafkaErrorCode::TopicAlreadyExists => {
-            anyhow::bail!("cannot make topic {}: {code}", kafka.topic)
-        }
-        _ => Ok(()),
-    }
-}
-
-fn send_ticks(mut feed: Feed, args: &Args, start: Instant) -> anyhow::Result<u64> {
+fn send_ticks(mut sender: Sender, args: &Args, start: Instant) -> anyhow::Result<u64> {
     let mut market = Market::new(args.symbols, args.seed);
     let duration = Duration::from_secs(args.seconds);
     let progress = progress(args.seconds);
     let mut value = String::new();
-    while start.elapsed() < duration && !feed.is_interrupted() {
+    while start.elapsed() < duration && !sender.is_interrupted() {
         let now = now_ms();
-        for _ in 0..allowed(args.rate, start.elapsed(), feed.sent()) {
+        for _ in 0..allowed(args.rate, start.elapsed(), sender.sent()) {
             let symbol = market.tick(now, &mut value);
-            feed.send(Some(symbol.as_bytes()), value.as_bytes())?;
+            sender.send(Some(symbol.as_bytes()), value.as_bytes())?;
         }
         progress.set_position(start.elapsed().as_secs());
         if args.rate > 0 {
@@ -92,7 +72,7 @@ fn send_ticks(mut feed: Feed, args: &Args, start: Instant) -> anyhow::Result<u64
         }
     }
     progress.finish_and_clear();
-    feed.finish()
+    sender.finish()
 }
 
 /// How many ticks may be sent now, so that `rate` a second holds on the whole.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::feed::Feed;
+use super::sender::Sender;
 use crate::config::{Config, InputConfig};
 
 /// Where a symbol is in a record, without a setting.
@@ -24,30 +24,33 @@ pub struct Args {
 /// Sends every line that is not empty. The key is the symbol where `[input]` says where that is, so that a symbol
 /// stays in one partition; a record of several trades has no key.
 pub async fn run(config: Config, args: Args) -> anyhow::Result<()> {
-    let feed = Feed::new(&config.kafka)?;
-    let acknowledged = tokio::task::spawn_blocking(move || send_file(feed, &config.input, &args.file)).await??;
+    let (lines, length) = open(&args.file)?;
+    let sender = Sender::new(&config.kafka)?;
+    let acknowledged =
+        tokio::task::spawn_blocking(move || send_lines(sender, &config.input, lines, &progress(length))).await??;
     eprintln!("sent {acknowledged} records");
     Ok(())
 }
 
-fn send_file(feed: Feed, input: &InputConfig, path: &Path) -> anyhow::Result<u64> {
+/// The lines of the file or of standard input, and how many bytes they are if that is known.
+fn open(path: &Path) -> anyhow::Result<(Box<dyn BufRead + Send>, Option<u64>)> {
     if path.as_os_str() == "-" {
-        return send_lines(feed, input, stdin().lock(), &progress(None));
+        return Ok((Box::new(BufReader::new(stdin())), None));
     }
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let length = file.metadata().map(|metadata| metadata.len()).ok();
-    send_lines(feed, input, BufReader::new(file), &progress(length))
+    Ok((Box::new(BufReader::new(file)), length))
 }
 
 fn send_lines(
-    mut feed: Feed,
+    mut sender: Sender,
     input: &InputConfig,
     mut lines: impl BufRead,
     progress: &ProgressBar,
 ) -> anyhow::Result<u64> {
     let pointer = symbol_pointer(input);
     let mut line = Vec::new();
-    while !feed.is_interrupted() {
+    while !sender.is_interrupted() {
         line.clear();
         let read = lines.read_until(b'\n', &mut line).context("cannot read on")?;
         if read == 0 {
@@ -56,12 +59,12 @@ fn send_lines(
         let record = line.trim_ascii();
         if !record.is_empty() {
             let symbol = pointer.and_then(|pointer| symbol(record, pointer));
-            feed.send(symbol.as_deref().map(str::as_bytes), record)?;
+            sender.send(symbol.as_deref().map(str::as_bytes), record)?;
         }
         progress.inc(read as u64);
     }
     progress.finish_and_clear();
-    feed.finish()
+    sender.finish()
 }
 
 /// The pointer to the symbol in a record, if every record has one symbol and the configuration says where.

@@ -458,15 +458,12 @@ mod tests {
         fn check(table: &toml::Table, path: &mut Vec<String>) {
             for (name, value) in table {
                 path.push(name.clone());
-                match value {
-                    toml::Value::Table(section) => {
-                        assert!(ANNOTATED.contains(&format!("[{}]", path.join("."))), "{path:?}");
-                        check(section, path);
-                    }
-                    _ => {
-                        let named = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{name} = "));
-                        assert!(ANNOTATED.lines().any(named), "{path:?} is missing");
-                    }
+                if let toml::Value::Table(section) = value {
+                    assert!(ANNOTATED.contains(&format!("[{}]", path.join("."))), "{path:?} is missing");
+                    check(section, path);
+                } else {
+                    let named = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{name} = "));
+                    assert!(ANNOTATED.lines().any(named), "{path:?} is missing");
                 }
                 path.pop();
             }

@@ -1,34 +1,16 @@
 //! What one setting demands of another. Every message says what to change.
+//!
+//! What is passed through to librdkafka is judged by [`crate::kafka::client::check`], a mapping by
+//! [`crate::input::Decoder::new`]: they know.
 
 use std::collections::BTreeMap;
 
-use rdkafka::ClientConfig;
-
 use super::formats::text_of;
-use super::{Config, ConfigError, Guarantee, LatePolicy, Scalar, mask_url};
-
-/// librdkafka settings that are decided elsewhere, with where.
-const CONSUMER_OWNED: [(&str, &str); 7] = [
-    ("bootstrap.servers", "set [kafka] brokers"),
-    ("metadata.broker.list", "set [kafka] brokers"),
-    ("group.id", "set [kafka] group"),
-    ("enable.auto.commit", "an offset is committed when its outputs are delivered, never by a timer"),
-    ("enable.auto.offset.store", "an offset is committed when its outputs are delivered, never by a timer"),
-    ("auto.offset.reset", "a partition's start is decided under [recovery]"),
-    ("partition.assignment.strategy", "it is cooperative-sticky"),
-];
-
-/// The same for producers.
-const PRODUCER_OWNED: [(&str, &str); 4] = [
-    ("bootstrap.servers", "set [kafka] brokers"),
-    ("metadata.broker.list", "set [kafka] brokers"),
-    ("transactional.id", "it is <group>-<topic>-<partition> under exactly_once"),
-    ("partitioner", "it is murmur2_random, the Java clients' default, so that a symbol stays in its partition"),
-];
+use super::{Config, ConfigError, LatePolicy, Scalar, mask_url};
 
 /// Used where `[kafka.consumer]` does not say otherwise, ms.
 const SESSION_TIMEOUT_MS: i64 = 6_000;
-const HEARTBEAT_INTERVAL_MS: i64 = 3_000;
+const HEARTBEAT_INTERVAL_MS: i64 = 1_000;
 const MAX_POLL_INTERVAL_MS: i64 = 300_000;
 
 /// Kafka's bound on a topic's name, bytes.
@@ -79,10 +61,6 @@ impl Config {
                 self.output.notifications
             )
         });
-        let acks = setting(&self.kafka.producer, &["acks", "request.required.acks"]);
-        warnings.unless(acks.is_none_or(is_all), || {
-            "[kafka.producer] acks is not all: an output counts as delivered before it is replicated, and is lost with its broker".into()
-        });
         warnings.0
     }
 
@@ -132,12 +110,7 @@ impl Config {
         problems.unless(kafka.brokers.split(',').all(|broker| !broker.trim().is_empty()), || {
             format!("[kafka] brokers {:?} is no list; write host:port, several separated by commas", kafka.brokers)
         });
-        check_passed_through(problems, "[kafka.consumer]", &kafka.consumer, &CONSUMER_OWNED);
-        check_passed_through(problems, "[kafka.producer]", &kafka.producer, &PRODUCER_OWNED);
         self.check_session(problems);
-        if kafka.processing_guarantee == Guarantee::ExactlyOnce {
-            self.check_exactly_once(problems);
-        }
     }
 
     fn check_session(&self, problems: &mut Problems) {
@@ -158,19 +131,6 @@ impl Config {
                 "[worker] stop_deadline ({}) must be shorter than [kafka.consumer] max.poll.interval.ms ({poll}), or the group gives the partitions away while they are still being finished",
                 text_of(self.worker.stop_deadline)
             )
-        });
-    }
-
-    fn check_exactly_once(&self, problems: &mut Problems) {
-        let producer = &self.kafka.producer;
-        problems.unless(setting(producer, &["acks", "request.required.acks"]).is_none_or(is_all), || {
-            "[kafka.producer] acks must be all under processing_guarantee = \"exactly_once\"; remove it".into()
-        });
-        problems.unless(setting(producer, &["enable.idempotence"]).is_none_or(|v| v == "true"), || {
-            "[kafka.producer] enable.idempotence must be true under processing_guarantee = \"exactly_once\"; remove it".into()
-        });
-        problems.unless(self.kafka.consumer.get("isolation.level").is_none_or(|v| v.0 == "read_committed"), || {
-            "[kafka.consumer] isolation.level must be read_committed under processing_guarantee = \"exactly_once\": records of aborted transactions are no ticks; remove it".into()
         });
     }
 
@@ -230,35 +190,8 @@ fn is_topic(name: &str) -> bool {
     (1..=MAX_TOPIC_NAME).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".."
 }
 
-fn is_all(acks: &str) -> bool {
-    matches!(acks, "all" | "-1")
-}
-
-fn setting<'a>(settings: &'a BTreeMap<String, Scalar>, names: &[&str]) -> Option<&'a str> {
-    names.iter().find_map(|name| settings.get(*name)).map(|value| value.0.as_str())
-}
-
 fn number(settings: &BTreeMap<String, Scalar>, name: &str) -> Option<i64> {
     settings.get(name)?.0.parse().ok()
-}
-
-/// Lets librdkafka itself judge names and values, without connecting.
-fn check_passed_through(
-    problems: &mut Problems,
-    section: &str,
-    settings: &BTreeMap<String, Scalar>,
-    owned: &[(&str, &str)],
-) {
-    for (name, value) in settings {
-        if let Some((_, instead)) = owned.iter().find(|(owned, _)| owned == name) {
-            problems.0.push(format!("{section} {name} is not yours to set; remove it: {instead}"));
-            continue;
-        }
-        let judged = ClientConfig::new().set(name, &value.0).create_native_config();
-        if let Err(rdkafka::error::KafkaError::ClientConfig(_, reason, ..)) = judged {
-            problems.0.push(format!("{section} {name}: librdkafka refuses it: {reason}"));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -331,33 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn librdkafka_judges_what_is_passed_through() {
-        let problem = only_problem(|c| set(&mut c.kafka.consumer, "sesion.timeout.ms", "6000"));
-        assert!(problem.contains("sesion.timeout.ms") && problem.contains("No such configuration"), "{problem}");
-        let problem = only_problem(|c| set(&mut c.kafka.producer, "linger.ms", "soon"));
-        assert!(problem.contains("linger.ms"), "{problem}");
-        let problem = only_problem(|c| set(&mut c.kafka.consumer, "group.id", "other"));
-        assert!(problem.ends_with("set [kafka] group"), "{problem}");
-    }
-
-    #[test]
     fn a_heartbeat_fits_twice_into_the_session() {
         let problem = only_problem(|c| {
             set(&mut c.kafka.consumer, "session.timeout.ms", "6000");
             set(&mut c.kafka.consumer, "heartbeat.interval.ms", "4000");
         });
         assert!(problem.contains("heartbeat.interval.ms (4000)"), "{problem}");
-    }
-
-    #[test]
-    fn exactly_once_needs_every_replica_to_acknowledge() {
-        let acks = |c: &mut Config| set(&mut c.kafka.producer, "acks", "1");
-        assert_eq!(problems(acks), Vec::<String>::new());
-        let problem = only_problem(|c| {
-            acks(c);
-            c.kafka.processing_guarantee = Guarantee::ExactlyOnce;
-        });
-        assert!(problem.contains("acks must be all"), "{problem}");
     }
 
     #[test]

@@ -70,14 +70,13 @@ impl Decoder {
         if self.mapping.trades_required && !sink.captures.trades_met() {
             return Err(self.no_trades(text));
         }
-        for (nth, trade) in sink.captures.trades().iter().enumerate() {
+        for trade in sink.captures.trades() {
             let reader = TradeReader {
                 mapping: &self.mapping,
                 shape: &self.mapping.shapes[trade.shape],
                 captures: &sink.captures,
                 text,
                 trade: *trade,
-                nth: (sink.captures.trades().len() > 1).then_some(nth + 1),
             };
             let slots = &self.plan.shapes[trade.shape];
             if !reader.is_trade(&slots.when) {
@@ -107,8 +106,6 @@ struct TradeReader<'a> {
     captures: &'a Captures,
     text: &'a str,
     trade: Trade,
-    /// Its place in the record, from 1, if there are several.
-    nth: Option<usize>,
 }
 
 impl<'a> TradeReader<'a> {
@@ -132,7 +129,7 @@ impl<'a> TradeReader<'a> {
             (Field::Missing | Field::Null, Some(key)) => std::str::from_utf8(key).map_err(|_| {
                 bad(
                     "symbol",
-                    format!("there is no symbol at {pointer}, and the record's key is not UTF-8; send one"),
+                    format!("there is no symbol at {pointer}, and the record's key is not UTF-8; send the symbol in one of the two"),
                 )
             })?,
             (Field::Missing | Field::Null, None) => {
@@ -212,10 +209,12 @@ impl<'a> TradeReader<'a> {
         }
     }
 
+    /// The pointer, and which trade of the record it is if there are several.
     fn place(&self, pointer: &Pointer) -> String {
-        match self.nth {
-            Some(nth) => format!("{pointer} (trade {nth} of the record)"),
-            None => pointer.to_string(),
+        let same_shape = || self.captures.trades().iter().filter(|trade| trade.shape == self.trade.shape);
+        match same_shape().position(|trade| *trade == self.trade) {
+            Some(index) if same_shape().count() > 1 => format!("{pointer} (trade {} of the record)", index + 1),
+            _ => pointer.to_string(),
         }
     }
 }
@@ -224,7 +223,7 @@ fn json_text(value: Option<&[u8]>) -> Result<&str, BadRecord> {
     let value = value.ok_or_else(|| {
         bad(
             "null_value",
-            "the record has a key and no value (a tombstone), which says nothing about a price".into(),
+            "the value is null (a tombstone), which holds no price; send a value, or keep tombstones off this topic".into(),
         )
     })?;
     std::str::from_utf8(value).map_err(|error| {

@@ -8,8 +8,11 @@ use super::*;
 use crate::config::{InputConfig, PriceZero, TsUnit};
 use crate::domain::{BadRecord, Chunk, Offset};
 
+/// Key and value.
+type KeyValue<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
 /// A chunk of these (key, value) records, offsets from 0.
-fn chunk(config: &InputConfig, records: &[(Option<&[u8]>, Option<&[u8]>)]) -> Chunk {
+fn chunk(config: &InputConfig, records: &[KeyValue<'_>]) -> Chunk {
     let mut builder = ChunkBuilder::new(Arc::new(Decoder::new(config).unwrap()));
     for (offset, (key, value)) in records.iter().enumerate() {
         builder.push(RawRecord {
@@ -277,7 +280,9 @@ fn a_message_without_a_trade_is_not_bad_under_a_preset() {
 #[test]
 fn a_trade_with_a_bad_field_is_bad_under_a_preset_too() {
     let polygon = r#"[{"ev":"T","sym":"X","p":1,"s":1,"t":1700000000000},{"ev":"T","sym":"X","p":null,"t":1}]"#;
-    assert_bad(decode(&preset("polygon"), None, polygon), "price", &["\"/p\"", "is null"]);
+    assert_bad(decode(&preset("polygon"), None, polygon), "price", &["\"/p\" (trade 2 of the record) is null"]);
+    let binance = r#"{"data":{"e":"trade","s":"X","p":"x","T":1700000000000}}"#;
+    assert_bad(decode(&preset("binance-trade"), None, binance), "price", &["the price at \"/p\", \"x\", "]);
     assert_bad(decode(&preset("okx"), None, "{"), "json", &[]);
 }
 
@@ -295,8 +300,7 @@ fn bitfinex_trades_take_their_symbol_from_the_key_and_a_sell_counts_as_volume() 
 
 #[test]
 fn trades_sent_newest_first_are_put_in_the_order_in_which_they_happened() {
-    let snapshot =
-        r#"[5,[[4,1700000000002,1,4],[3,1700000000001,1,3],[2,1700000000001,1,2],[1,1700000000000,1,1]]]"#;
+    let snapshot = "[5,[[4,1700000000002,1,4],[3,1700000000001,1,3],[2,1700000000001,1,2],[1,1700000000000,1,1]]]";
     let prices: Vec<String> = decode(&preset("bitfinex"), Some("X"), snapshot)
         .unwrap()
         .iter()

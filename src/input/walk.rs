@@ -26,7 +26,7 @@ pub(super) struct Captures {
 }
 
 /// A trade that was met.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trade {
     /// Its shape.
     pub(super) shape: ShapeId,

@@ -115,8 +115,16 @@ pub(super) fn consumer_config(kafka: &KafkaConfig) -> Result<ClientConfig, Kafka
 }
 
 /// For a producer without transactions; the transactional one adds its own.
-pub(super) fn producer_config(kafka: &KafkaConfig) -> Result<ClientConfig, KafkaSetupError> {
+pub(crate) fn producer_config(kafka: &KafkaConfig) -> Result<ClientConfig, KafkaSetupError> {
     layered("producer", &kafka.brokers, PRODUCER_DEFAULTS, &kafka.producer, PRODUCER_FIXED)
+}
+
+/// Whether what users pass through is allowed, known to librdkafka and of the right form. Connects to nothing.
+pub fn check(kafka: &KafkaConfig) -> Result<(), KafkaSetupError> {
+    for (section, config) in [("consumer", consumer_config(kafka)?), ("producer", producer_config(kafka)?)] {
+        config.create_native_config().map_err(|error| KafkaSetupError::of(section, kafka, error))?;
+    }
+    Ok(())
 }
 
 /// For a client that only asks: how the consumer reaches the brokers, and nothing else of it.
@@ -199,7 +207,7 @@ impl ClientContext for Asking {
 impl rdkafka::consumer::ConsumerContext for Asking {}
 
 /// A line of librdkafka's log, to tracing.
-pub(super) fn log_line(level: RDKafkaLogLevel, fac: &str, message: &str) {
+pub(crate) fn log_line(level: RDKafkaLogLevel, fac: &str, message: &str) {
     match level {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
             tracing::error!(target: "librdkafka", fac, "{message}");
@@ -231,6 +239,16 @@ mod tests {
     fn a_users_setting_replaces_a_default() {
         let config = consumer_config(&with_consumer("session.timeout.ms", "9000")).unwrap();
         assert_eq!(config.get("session.timeout.ms"), Some("9000"));
+    }
+
+    #[test]
+    fn librdkafka_judges_names_and_values() {
+        check(&KafkaConfig::default()).unwrap();
+        let error = check(&with_consumer("sesion.timeout.ms", "6000")).unwrap_err();
+        assert!(error.to_string().contains("sesion.timeout.ms"), "{error}");
+        let mut kafka = KafkaConfig::default();
+        kafka.producer.insert("linger.ms".into(), Scalar("soon".into()));
+        assert!(matches!(check(&kafka), Err(KafkaSetupError::Refused { section: "producer", .. })));
     }
 
     #[test]

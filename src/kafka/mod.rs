@@ -7,8 +7,10 @@
 //! | `poll` | the one thread that polls the consumer, decodes, and serves rebalances |
 //! | [`committer`] | the one thread that commits delivered positions, many partitions to a request |
 //! | [`ends`] | the log's start and end, asked through another client |
+//! | [`progress`] | how far the group is, for `tickwatch status` |
 //! | [`sink`] | outputs, at least once |
 //! | [`transaction`] | outputs and the source offset in one transaction |
+//! | [`outputs`] | a whole topic, as its readers see it |
 //! | [`topics`] | checks at start-up, and making topics |
 //! | [`client`] | how every client is configured |
 //!
@@ -17,7 +19,9 @@
 pub mod client;
 pub mod committer;
 pub mod ends;
+pub mod outputs;
 mod poll;
+pub mod progress;
 pub mod reader;
 pub mod sink;
 pub mod source;

@@ -27,8 +27,8 @@ pub struct OutRecord {
     pub key: Option<Vec<u8>>,
     /// The value.
     pub value: Option<Vec<u8>>,
-    /// Headers, in order.
-    pub headers: Vec<(String, Vec<u8>)>,
+    /// Headers, in order; a value may be null.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
 /// Why records were not written.
@@ -199,7 +199,7 @@ pub(super) fn enqueue(producer: &SinkProducer, record: &OutRecord, flight: &Arc<
     if !record.headers.is_empty() {
         let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
         for (key, value) in &record.headers {
-            headers = headers.insert(Header { key, value: Some(value) });
+            headers = headers.insert(Header { key, value: value.as_ref() });
         }
         message.headers = Some(headers);
     }

@@ -10,7 +10,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::client::{Asking, KafkaSetupError, asking_config};
 use super::ends::serve_events;
-use crate::config::KafkaConfig;
+use crate::config::{Config, KafkaConfig, LatePolicy};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -96,6 +96,20 @@ fn missing_text(missing: &[MissingTopic]) -> String {
     let names: Vec<_> = missing.iter().map(|m| format!("{} ({})", m.topic, m.role)).collect();
     let commands: Vec<_> = missing.iter().map(|m| format!("  {}", m.command)).collect();
     format!("these topics are missing: {}; create them:\n{}", names.join(", "), commands.join("\n"))
+}
+
+/// The topics that a worker with this configuration reads and writes.
+pub fn required(config: &Config) -> Vec<(String, TopicRole)> {
+    let mut topics = vec![
+        (config.kafka.topic.clone(), TopicRole::Source),
+        (config.output.notifications.clone(), TopicRole::Notifications),
+        (config.output.candles.clone(), TopicRole::Candles),
+        (config.dead_letter_topic(), TopicRole::DeadLetters),
+    ];
+    if config.candles.late == LatePolicy::Divert {
+        topics.push((config.late_topic(), TopicRole::Late));
+    }
+    topics
 }
 
 /// Whether a broker answers and every topic is there. Takes up to 5 s if none answers.

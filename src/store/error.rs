@@ -1,5 +1,6 @@
 //! What can go wrong with Redis, by what the caller does about it.
 
+use super::pool::ConnectError;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// An error of Redis or of a reply.
@@ -14,6 +15,17 @@ pub enum StoreError {
     Refused {
         /// The call, such as `apply`.
         call: &'static str,
+        /// What the server said.
+        message: String,
+    },
+    /// A command that the scripts need is refused here.
+    #[error(
+        "the scripts need {what}, but Redis refuses it: {message}; give the ACL user this command on the keys of the \
+         namespace, or move what is in the way"
+    )]
+    Denied {
+        /// The command and its key.
+        what: String,
         /// What the server said.
         message: String,
     },
@@ -33,6 +45,13 @@ pub enum StoreError {
         /// What was expected, in words.
         expected: &'static str,
     },
+}
+
+impl From<ConnectError> for StoreError {
+    fn from(error: ConnectError) -> StoreError {
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+        StoreError::Away(format!("{error}{cause}"))
+    }
 }
 
 impl StoreError {
@@ -75,7 +94,7 @@ impl StoreError {
     pub fn kind(&self) -> &'static str {
         match self {
             StoreError::Away(_) => "away",
-            StoreError::Refused { .. } => "refused",
+            StoreError::Refused { .. } | StoreError::Denied { .. } => "refused",
             StoreError::Script { .. } => "script",
             StoreError::Reply { .. } => "reply",
         }

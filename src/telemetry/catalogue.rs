@@ -16,6 +16,8 @@ pub(super) const ROUNDED_PRICES: &str = "tickwatch_rounded_prices_total";
 pub(super) const FUTURE_TICKS: &str = "tickwatch_future_ticks_total";
 pub(super) const REFUSED_MATCHES: &str = "tickwatch_refused_matches_total";
 pub(super) const BAD_RULES: &str = "tickwatch_bad_rules_total";
+pub(super) const RECOVERIES: &str = "tickwatch_recoveries_total";
+pub(super) const LOST_CANDLES: &str = "tickwatch_lost_candles_total";
 pub(super) const POISONED_KEYS: &str = "tickwatch_poisoned_keys_total";
 pub(super) const FENCED: &str = "tickwatch_fenced_total";
 pub(super) const MOVED: &str = "tickwatch_moved_total";
@@ -38,7 +40,7 @@ pub(super) const LATE_RATIO: &str = "tickwatch_late_ratio";
 pub(super) const STATE: &str = "tickwatch_partition_state";
 
 /// Kinds of Redis errors, label `kind`.
-pub(super) const REDIS_ERROR_KINDS: [&str; 4] = ["connection", "timeout", "refused", "other"];
+pub(super) const REDIS_ERROR_KINDS: [&str; 4] = ["away", "refused", "script", "reply"];
 /// Kinds of Kafka errors, label `kind`.
 pub(super) const KAFKA_ERROR_KINDS: [&str; 4] = ["connection", "timeout", "fatal", "other"];
 
@@ -47,7 +49,7 @@ const APPLY_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.0
 const BATCH_BUCKETS: [f64; 8] = [1.0, 10.0, 100.0, 500.0, 1_000.0, 5_000.0, 10_000.0, 20_000.0];
 const DELIVERY_BUCKETS: [f64; 10] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
-const COUNTERS: [(&str, &str); 20] = [
+const COUNTERS: [(&str, &str); 22] = [
     (TICKS, "Ticks applied to the state."),
     (BATCHES, "Batches applied to the state."),
     (NOTIFICATIONS, "Notifications delivered, by trigger."),
@@ -63,6 +65,8 @@ const COUNTERS: [(&str, &str); 20] = [
     (REFUSED_MATCHES, "Level rules that matched a tick beyond max_matches and did not fire."),
     (BAD_RULES, "Rules that cannot be read, each time one is met."),
     (POISONED_KEYS, "Redis keys of the wrong type that stopped their symbol, each time one is met."),
+    (LOST_CANDLES, "Due windows whose key held no candle."),
+    (RECOVERIES, "Times something was missing at takeover and the configuration said to go on."),
     (FENCED, "Calls refused because another worker owns the partition."),
     (MOVED, "Calls refused because the state is not where this worker left it."),
     (TAKEOVERS, "Partitions taken over, by why."),
@@ -118,6 +122,8 @@ pub(super) fn start_at_zero() {
         REFUSED_MATCHES,
         BAD_RULES,
         POISONED_KEYS,
+        LOST_CANDLES,
+        RECOVERIES,
         FENCED,
         MOVED,
         PRODUCE_ERRORS,

@@ -3,19 +3,17 @@
 //! Lines that a stream of bad records could repeat are written at most once a kind and ten seconds, with the number
 //! `suppressed` since the last; the counters count everything.
 
-use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use metrics::{counter, gauge};
-use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
-use redis::RedisError;
 use tracing::{debug, error, info, warn};
 
 use super::catalogue;
 use super::throttle::Throttle;
 use crate::config::LatePolicy;
 use crate::domain::{Offset, Position, SourcePartition};
+use crate::store::StoreError;
 
 /// What can be wrong with a record, as the label `kind`; `bad_records` kinds of the input, and what applying finds.
 pub(super) const DEAD_LETTER_KINDS: [&str; 7] = ["json", "symbol", "price", "volume", "ts", "future", "poisoned"];
@@ -69,7 +67,7 @@ pub enum Stop {
     BadRecord,
     /// A script failed in a way that is not known.
     Script,
-    /// Kafka refuses an output for good.
+    /// Kafka refuses an output for good, or something else that no retry mends.
     Produce,
 }
 
@@ -85,6 +83,11 @@ impl Stop {
         Self::Script,
         Self::Produce,
     ];
+
+    /// The reason with this label.
+    pub fn of(label: &str) -> Stop {
+        Self::ALL.into_iter().find(|stop| stop.as_str() == label).unwrap_or(Stop::Produce)
+    }
 
     /// The reason as a label.
     pub fn as_str(self) -> &'static str {
@@ -149,20 +152,20 @@ pub fn rounded_prices(partition: &SourcePartition, count: u64) {
     throttled!(info, %partition, count, "prices of more than 15 significant digits were rounded");
 }
 
-/// A tick is further `ahead` of its reference time than `max_future`. Its record's [`dead_letter`] is told apart.
-pub fn future_tick(partition: &SourcePartition, offset: Offset, symbol: &str, ahead: Duration) {
+/// A record with a tick too far in the future; `reason` says how far. It goes to the dead-letter topic.
+pub fn future_tick(partition: &SourcePartition, offset: Offset, reason: &str) {
     counter!(catalogue::FUTURE_TICKS).increment(1);
     throttled!(
-        warn, %partition, %offset, symbol, ahead = ?ahead,
+        warn, %partition, %offset, reason,
         "tick from the future; check the sender's clock, this machine's clock and [input] ts_unit"
     );
 }
 
-/// A tick matched more level rules than one tick may fire; `refused` of them did not.
-pub fn refused_matches(partition: &SourcePartition, offset: Offset, symbol: &str, refused: u64) {
+/// In the batch from offset `from` a tick matched more rules than one tick may fire; `refused` firings did not happen.
+pub fn refused_matches(partition: &SourcePartition, from: Offset, refused: u64) {
     counter!(catalogue::REFUSED_MATCHES).increment(refused);
     throttled!(
-        warn, %partition, %offset, symbol, refused,
+        warn, %partition, %from, refused,
         "a tick matched more rules than [rules] max_matches; the rest did not fire: raise it, or make the rules edge rules"
     );
 }
@@ -173,11 +176,11 @@ pub fn bad_rule(key: &str, member: &str, reason: &str) {
     throttled!(warn, key, member, "a rule is skipped: {reason}; correct it or remove it with ZREM");
 }
 
-/// `key` has the wrong type; the ticks of `symbol` go to the dead-letter topic until it is mended.
-pub fn poisoned_key(partition: &SourcePartition, symbol: &str, key: &str) {
+/// A symbol has a key of the wrong type (`problem` names both); its ticks go to the dead-letter topic until it is mended.
+pub fn poisoned_key(partition: &SourcePartition, problem: &str) {
     counter!(catalogue::POISONED_KEYS).increment(1);
     throttled!(
-        error, %partition, symbol, key,
+        error, %partition, problem,
         "a key has the wrong type and its symbol stands still; look at it with TYPE and rename or delete it"
     );
 }
@@ -213,45 +216,59 @@ pub fn partition_stopped(partition: &SourcePartition, reason: Stop, message: &st
 }
 
 /// A call to Redis failed; `doing` says which, such as `apply`.
-pub fn redis_error(doing: &str, error: &RedisError) {
-    let kind = if error.is_timeout() {
-        "timeout"
-    } else if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
-        "connection"
-    } else if error.code().is_some() {
-        "refused"
-    } else {
-        "other"
-    };
+pub fn redis_error(doing: &str, error: &StoreError) {
+    let kind = error.kind();
     counter!(catalogue::REDIS_ERRORS, "kind" => kind).increment(1);
     throttled!(warn, kind, "Redis failed at {doing}: {error}");
 }
 
 /// The Kafka client told of an error.
-pub fn kafka_error(doing: &str, error: &KafkaError) {
+pub fn kafka_error(code: RDKafkaErrorCode, reason: &str) {
     use RDKafkaErrorCode as Code;
-    let kind = match error.rdkafka_error_code() {
-        Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::Resolve | Code::NetworkException) => {
+    let kind = match code {
+        Code::BrokerTransportFailure | Code::AllBrokersDown | Code::Resolve | Code::NetworkException => {
             "connection"
         }
-        Some(Code::RequestTimedOut | Code::OperationTimedOut | Code::MessageTimedOut) => "timeout",
-        Some(Code::Fatal) => "fatal",
+        Code::RequestTimedOut | Code::OperationTimedOut | Code::MessageTimedOut => "timeout",
+        Code::Fatal => "fatal",
         _ => "other",
     };
     counter!(catalogue::KAFKA_ERRORS, "kind" => kind).increment(1);
-    throttled!(warn, kind, "Kafka failed at {doing}: {error}");
+    throttled!(warn, kind, "Kafka: {reason}");
 }
 
-/// Kafka did not take an output caused by `offset`.
-pub fn produce_error(partition: &SourcePartition, offset: Offset, topic: &str, error: &impl Display) {
+/// Kafka did not take an output.
+pub fn produce_error(partition: &SourcePartition, error: &str) {
     counter!(catalogue::PRODUCE_ERRORS).increment(1);
-    throttled!(warn, %partition, %offset, topic, "an output was not taken: {error}");
+    throttled!(warn, %partition, "an output was not taken: {error}");
 }
 
 /// The delivered position was not committed, or it is unknown whether it was.
-pub fn commit_error(partition: &SourcePartition, delivered: Position, error: &impl Display) {
+pub fn commit_error(partition: &SourcePartition, error: &str) {
     counter!(catalogue::COMMIT_ERRORS).increment(1);
-    throttled!(warn, %partition, delivered = %delivered.offset, "the delivered position was not committed: {error}");
+    throttled!(warn, %partition, "the delivered position was not committed: {error}");
+}
+
+/// A takeover starts over after a pause; what failed was counted where it happened.
+pub fn retrying(partition: &SourcePartition, doing: &str, error: &str, pause: Duration) {
+    throttled!(warn, %partition, ?pause, "{doing}: {error}; trying again");
+}
+
+/// The settings that decide state are not those of the owner before.
+pub fn settings_changed(partition: &SourcePartition) {
+    warn!(%partition, "the settings that decide state (intervals, lateness, late, keep, input) have changed since the owner before");
+}
+
+/// Something was missing at takeover, and the configuration says to go on.
+pub fn recovered(partition: &SourcePartition, what: &str) {
+    counter!(catalogue::RECOVERIES).increment(1);
+    warn!(%partition, "{what}");
+}
+
+/// Windows were due whose key held no candle: it was deleted, or is of another type.
+pub fn lost_candles(partition: &SourcePartition, keys: &[String]) {
+    counter!(catalogue::LOST_CANDLES).increment(keys.len() as u64);
+    throttled!(error, %partition, count = keys.len(), first = keys.first(), "due windows without a candle; nothing is sent for them");
 }
 
 /// This worker owns `count` partitions now.
@@ -277,8 +294,8 @@ mod tests {
             }
             taken_over(&partition, Takeover::Moved, 7, nowhere, nowhere);
             partition_stopped(&partition, Stop::Gap, "records are missing");
-            redis_error("apply", &std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
-            kafka_error("poll", &KafkaError::Global(RDKafkaErrorCode::AllBrokersDown));
+            redis_error("apply", &StoreError::Away("connection reset".into()));
+            kafka_error(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down");
         });
         let page = handle.render();
         for line in [
@@ -286,7 +303,7 @@ mod tests {
             "tickwatch_dead_letters_total{kind=\"price\"} 3",
             "tickwatch_takeovers_total{reason=\"moved\"} 1",
             "tickwatch_partitions_stopped_total{reason=\"gap\"} 1",
-            "tickwatch_redis_errors_total{kind=\"connection\"} 1",
+            "tickwatch_redis_errors_total{kind=\"away\"} 1",
             "tickwatch_kafka_errors_total{kind=\"connection\"} 1",
         ] {
             assert!(page.contains(line), "{line} is not in\n{page}");

@@ -129,12 +129,8 @@ impl Encoder {
         reason: &str,
         found: Option<&super::batching::RecordRef>,
     ) -> OutRecord {
-        let mut letter = OutRecord {
-            topic: Arc::clone(&self.dead_letters),
-            key: None,
-            value: None,
-            headers: Vec::new(),
-        };
+        let mut letter =
+            OutRecord { topic: Arc::clone(&self.dead_letters), key: None, value: None, headers: Vec::new() };
         let mut error = reason.to_owned();
         if let Some(found) = found {
             let original = found.record();

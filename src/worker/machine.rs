@@ -236,6 +236,7 @@ impl Machine {
                     message: "the log no longer holds the next offset".into(),
                     transient: true,
                     fenced: false,
+                    from_redis: false,
                 },
             ),
             Event::Range { end, .. } => self.learn_end(now, end),
@@ -669,7 +670,8 @@ impl Machine {
             self.back_off(now);
             self.commands.push(Command::Tell(Notice::Retrying(failure, self.backoff)));
         } else {
-            self.stop("failed", format!("{}: {}", failure.what, failure.message));
+            let kind = if failure.from_redis { "script" } else { "produce" };
+            self.stop(kind, format!("{}: {}", failure.what, failure.message));
         }
     }
 

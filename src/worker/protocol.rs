@@ -164,6 +164,8 @@ pub struct Failure {
     pub transient: bool,
     /// Another owner has fenced this one.
     pub fenced: bool,
+    /// Redis said so; otherwise Kafka.
+    pub from_redis: bool,
 }
 
 /// Outputs on their way.

@@ -9,6 +9,7 @@ use super::protocol::{Failure, HoldState, Notice, Outgoing};
 use crate::config::LatePolicy;
 use crate::domain::{Batch, Chunk, ExtraKind, Output, SourcePartition};
 use crate::http::Health;
+use crate::store::StoreError;
 use crate::telemetry::events::{self, Stop, Takeover};
 use crate::telemetry::{PartitionMetrics, PartitionState};
 
@@ -104,15 +105,15 @@ impl Reporter {
     }
 
     /// Redis does not.
-    pub fn redis_failed(&self, doing: &str, kind: &'static str, error: &str) {
-        events::redis_error(doing, kind, error);
+    pub fn redis_failed(&self, doing: &str, error: &StoreError) {
+        events::redis_error(doing, error);
         self.shared.health.set_redis(Err(error));
-        self.why(Takeover::Reconnected);
+        self.why(Takeover::Disconnected);
     }
 
-    /// Kafka does not.
-    pub fn kafka_failed(&self, doing: &str, error: &str) {
-        events::kafka_error(doing, "request", error);
+    /// Kafka did not take an output.
+    pub fn produce_failed(&self, error: &str) {
+        events::produce_error(&self.partition, error);
     }
 
     /// A batch was applied in this time.
@@ -198,11 +199,11 @@ impl Reporter {
 
     fn retrying(&self, failure: &Failure, pause: u64) {
         let Failure { what, message, .. } = failure;
-        if *what == "commit" || *what == "commit a transaction" {
+        if what.starts_with("commit") {
             self.why(Takeover::CommitUnknown);
             events::commit_error(&self.partition, message);
         }
-        tracing::warn!(partition = %self.partition, pause_ms = pause, "{what}: {message}; trying again");
+        events::retrying(&self.partition, what, message, Duration::from_millis(pause));
     }
 
     fn applied(&self, batch: &Batch, future: u64) {

@@ -18,11 +18,11 @@ use super::report::Reporter;
 use crate::config::{KafkaConfig, RedisConfig};
 use crate::domain::{Position, SourcePartition};
 use crate::kafka::{
-    Ends, Feed, OutRecord, Reader, Sink, SinkError, SourceError, SourceHandle, TransactionError, TransactionalSink,
+    Ends, Feed, OutRecord, Reader, Sink, SourceError, SourceHandle, TransactionError, TransactionalSink,
 };
 use crate::store::error::StoreError;
 use crate::store::scripts::{Claim, Scripts, Token};
-use crate::store::{self, pool};
+use crate::store::{check, pool};
 
 /// Entries of the outbox read at a time.
 const OUTBOX_PAGE: usize = 1_000;
@@ -221,7 +221,7 @@ impl Shell {
                 self.spawn(async move {
                     match TransactionalSink::open(&shared.kafka, &partition).await {
                         Ok(producer) => Outcome::Producer(Arc::new(producer)),
-                        Err(error) => failed("open the transactional producer", &error, error.is_transient()),
+                        Err(error) => failed("open the transactional producer", &error, !error.is_permanent()),
                     }
                 });
             }
@@ -244,7 +244,7 @@ impl Shell {
                 })
             }),
             Command::LookForRules => self.spawn(async move {
-                match store::any_rule(&shared.redis, shared.scripts.keys()).await {
+                match check::any_rule(&shared.redis, shared.scripts.keys()).await {
                     Ok(found) => Outcome::Event(Event::Rules(found)),
                     Err(error) => store_failure(&reporter, "look for rules", &error),
                 }
@@ -267,7 +267,10 @@ impl Shell {
                         reporter.delivered(&delivery.outputs, started.elapsed());
                         Outcome::Event(Event::Sent(ticket))
                     }
-                    Err(error) => failed("send outputs", &error, error.is_transient()),
+                    Err(error) => {
+                        reporter.produce_failed(&error.to_string());
+                        failed("send outputs", &error, !error.is_permanent())
+                    }
                 }
             }),
             Command::Commit(position) => self.spawn(async move {
@@ -277,9 +280,9 @@ impl Shell {
                 })
             }),
             Command::Transact(delivery, position) => self.transact(delivery, position),
-            Command::CheckAssigned => self.spawn(async move {
-                Outcome::Event(Event::Assigned(shared.source.is_assigned(number).await))
-            }),
+            Command::CheckAssigned => {
+                self.spawn(async move { Outcome::Event(Event::Assigned(shared.source.is_assigned(number).await)) });
+            }
             Command::Tell(notice) => self.reporter.tell(notice),
             Command::Release => self.released = true,
             script => self.run_script(script),
@@ -306,7 +309,11 @@ impl Shell {
                     Outcome::Event(Event::Transacted)
                 }
                 Err(error) => {
-                    let mut failure = failure("commit a transaction", &error, !error.is_permanent());
+                    let mut failure = failure(
+                        "commit a transaction",
+                        &error,
+                        !matches!(error, TransactionError::Permanent { .. }),
+                    );
                     failure.fenced = matches!(error, TransactionError::Fenced { .. });
                     Outcome::Event(Event::Failed(failure))
                 }
@@ -370,7 +377,7 @@ async fn claim_partition(
     claim.token = Token::new(rand::random());
     let mut connection = match pool::connect(&shared.redis).await {
         Ok(connection) => connection,
-        Err(error) => return store_failure(&reporter, "connect to Redis", &error),
+        Err(error) => return store_failure(&reporter, "connect to Redis", &error.into()),
     };
     match shared.scripts.claim(&mut connection, &partition, &claim).await {
         Ok(claimed) => {
@@ -396,7 +403,7 @@ fn committed_of(committed: Option<crate::kafka::Committed>) -> Committed {
 }
 
 fn failure(what: &'static str, error: &impl ToString, transient: bool) -> Failure {
-    Failure { what, message: error.to_string(), transient, fenced: false }
+    Failure { what, message: error.to_string(), transient, fenced: false, from_redis: false }
 }
 
 fn failed(what: &'static str, error: &impl ToString, transient: bool) -> Outcome {
@@ -404,8 +411,9 @@ fn failed(what: &'static str, error: &impl ToString, transient: bool) -> Outcome
 }
 
 fn store_failure(reporter: &Reporter, what: &'static str, error: &StoreError) -> Outcome {
-    reporter.redis_failed(what, error.kind(), &error.to_string());
-    failed(what, error, error.is_transient())
+    reporter.redis_failed(what, error);
+    let failure = Failure { from_redis: true, ..failure(what, error, error.is_transient()) };
+    Outcome::Event(Event::Failed(failure))
 }
 
 /// What goes wrong between this consumer and its group is settled by a rebalance, or by trying again.

@@ -23,7 +23,7 @@ use crate::input::Decoder;
 use crate::kafka::{self, Done, Ends, Sink, Source, SourceEvent};
 use crate::store::keys::Keys;
 use crate::store::scripts::{Limits, Scripts};
-use crate::store::check;
+use crate::store::{check, pool};
 use crate::telemetry::events;
 
 /// Windows sealed by one call.
@@ -57,8 +57,16 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<Summary> {
     let decoder = Arc::new(Decoder::new(&config.input)?);
-    check::at_start(&config.redis, &Keys::new(&config.namespace)).await?;
-    check_topics(config).await?;
+    let mut redis = pool::connect(&config.redis).await?;
+    for warning in check::check(&mut redis).await? {
+        tracing::warn!("{warning}");
+    }
+    let scripts = scripts_of(config);
+    scripts.probe(&mut redis).await?;
+    drop(redis);
+    let topics = kafka::topics::required(config);
+    let topics: Vec<_> = topics.iter().map(|(name, role)| (name.as_str(), *role)).collect();
+    kafka::topics::check(&config.kafka, &topics).await?;
     let ends = Ends::new(&config.kafka)?;
     let stop_at = if until_end { Some(ends_now(&ends).await?) } else { None };
     let sink = Sink::new(&config.kafka)?;
@@ -68,7 +76,7 @@ pub async fn run(
         settings: Arc::new(settings_of(config)),
         redis: config.redis.clone(),
         kafka: config.kafka.clone(),
-        scripts: scripts_of(config),
+        scripts,
         source: source.handle(),
         ends,
         sink,
@@ -84,20 +92,6 @@ pub async fn run(
     source.close().await;
     outcome?;
     Ok(worker.summary())
-}
-
-async fn check_topics(config: &Config) -> anyhow::Result<()> {
-    let (dead_letters, late) = (config.dead_letter_topic(), config.late_topic());
-    let mut topics = vec![
-        (config.kafka.topic.as_str(), "source"),
-        (config.output.notifications.as_str(), "notifications"),
-        (config.output.candles.as_str(), "candles"),
-        (dead_letters.as_str(), "dead letters"),
-    ];
-    if config.candles.late == crate::config::LatePolicy::Divert {
-        topics.push((late.as_str(), "late ticks"));
-    }
-    Ok(kafka::topics::check(&config.kafka, &topics).await?)
 }
 
 async fn ends_now(ends: &Ends) -> anyhow::Result<HashMap<i32, Offset>> {
@@ -246,7 +240,7 @@ impl Worker {
     }
 
     fn kafka_error(&self, code: rdkafka::error::RDKafkaErrorCode, reason: &str) {
-        events::kafka_error("poll", "client", reason);
+        events::kafka_error(code, reason);
         if code == rdkafka::error::RDKafkaErrorCode::AllBrokersDown {
             self.report.health.set_kafka(Err(format!(
                 "no broker can be reached ({reason}); check [kafka] brokers and the network"

@@ -77,7 +77,7 @@ impl Machine {
             }
             Event::Rules(true) => self.claim(self.takeover.start, false),
             Event::Rules(false) => self.stop(
-                "state_lost",
+                "state_loss",
                 "on_state_loss = \"rebuild\", but there are no rules in Redis either: their notifications would be lost. \
                  Put them back (tickwatch rule apply), or add one, then restart"
                     .into(),
@@ -91,6 +91,7 @@ impl Machine {
                     message: "the log does not hold the offset to start at".into(),
                     transient: true,
                     fenced: false,
+                    from_redis: false,
                 },
             ),
             _ => {}
@@ -127,7 +128,7 @@ impl Machine {
         let delivered = known.unwrap_or(Position { offset, watermark: Watermark::NEVER });
         match self.settings.recovery.on_state_loss {
             OnStateLoss::Stop => self.stop(
-                "state_lost",
+                "state_loss",
                 format!(
                     "the group has committed offset {offset}, but Redis holds no state: it was flushed, lost its data, or is \
                      another one. Bring the data back and restart; or set [recovery] on_state_loss = \"rebuild\" (read \
@@ -248,7 +249,7 @@ impl Machine {
             OnTruncation::Stop => {
                 self.hold_claim();
                 self.stop(
-                    "truncated",
+                    "truncation",
                     format!(
                         "{problem}. Set [recovery] on_truncation = \"reset\" to start over at the log's start (what is pending \
                          is dropped; notification ids get a new generation)"

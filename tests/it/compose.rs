@@ -84,7 +84,7 @@ fn owners_of_partitions() -> anyhow::Result<BTreeMap<usize, Owner>> {
     let mut owners = BTreeMap::new();
     for partition in 0..PARTITIONS {
         let key = format!("tw:source:{TOPIC}/{partition}");
-        let (owner, epoch): (Option<String>, Option<u64>) = redis.hget(&key, &["owner", "epoch"])?;
+        let (owner, epoch): (Option<String>, Option<u64>) = redis.hmget(&key, &["owner", "epoch"])?;
         if let (Some(owner), Some(epoch)) = (owner, epoch) {
             owners.insert(partition, Owner { owner, epoch });
         }

@@ -3,8 +3,14 @@
 //! A new module is one line in [`MODULES`]. `cargo test --test it NAME` runs what holds NAME; servers start only
 //! if a selected test needs them, and end with this process. What a machine lacks is a skip with its reason.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
+
 mod compose;
+mod formats;
 mod harness;
+mod kafka;
+mod listings;
+mod rules;
 mod sandbox;
 mod scripts;
 
@@ -13,8 +19,15 @@ use std::process::ExitCode;
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] =
-    &[Module::Cases(compose::cases), Module::Cases(sandbox::cases), Module::Cases(scripts::cases)];
+const MODULES: &[Module] = &[
+    Module::Cases(compose::cases),
+    Module::Trials(formats::trials),
+    Module::KafkaTrials(kafka::trials),
+    Module::Cases(listings::cases),
+    Module::Cases(rules::cases),
+    Module::Cases(sandbox::cases),
+    Module::Cases(scripts::cases),
+];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {

@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use redis::Commands as _;
 use tickwatch::sandbox::{Broker, Process, Redis};
 
-use crate::harness::{self, Case, Isolation, Needs, Stage, cases, skip, wait_until};
+use crate::harness::{self, Case, Isolation, Message, Needs, Stage, cases, skip, wait_until};
 
 /// With this set, the test binary plays a part in a test instead of running tests.
 pub(crate) const ROLE_VARIABLE: &str = "TICKWATCH_IT_ROLE";
@@ -21,14 +21,20 @@ const PARENT: &str = "parent";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn cases() -> Vec<Case> {
-    cases!(Needs::Nothing;
+    let mut cases = cases!(Needs::Nothing;
         redis_restarts_with_the_data_it_had_when_it_was_killed,
         redis_takes_the_callers_options_over_the_defaults,
         the_broker_keeps_topics_and_records_over_a_kill_and_a_restart,
         a_child_dies_with_its_killed_parent,
         a_program_that_is_stopped_ends_in_good_order,
         a_program_that_ignores_the_stop_is_killed,
-    )
+    );
+    cases.extend(cases!(Needs::Kafka;
+        the_broker_hides_aborted_transactions_from_read_committed_readers,
+        records_come_back_with_their_headers_and_partition,
+        a_topic_that_does_not_exist_holds_no_records,
+    ));
+    cases
 }
 
 fn redis_restarts_with_the_data_it_had_when_it_was_killed(_: &Stage) -> anyhow::Result<()> {
@@ -69,6 +75,44 @@ fn the_broker_keeps_topics_and_records_over_a_kill_and_a_restart(stage: &Stage) 
         records.iter().filter(|r| r.key.as_deref() == Some("BBCA")).map(|r| r.value.as_str()).collect();
     assert_eq!(bbca, ["9500", "9505"]);
     assert_eq!(records.len(), 3);
+    Ok(())
+}
+
+fn the_broker_hides_aborted_transactions_from_read_committed_readers(stage: &Stage) -> anyhow::Result<()> {
+    let topic = stage.unique("ticks");
+    stage.create_topic(&topic, 1)?;
+    stage.produce_transaction(&topic, [("BBCA", "aborted")], false)?;
+    stage.produce_transaction(&topic, [("BBCA", "committed")], true)?;
+
+    let values = |isolation| -> anyhow::Result<Vec<String>> {
+        Ok(stage.consume_all(&topic, isolation)?.into_iter().map(|record| record.value).collect())
+    };
+    assert_eq!(values(Isolation::ReadCommitted)?, ["committed"]);
+    assert_eq!(values(Isolation::ReadUncommitted)?, ["aborted", "committed"]);
+    Ok(())
+}
+
+fn records_come_back_with_their_headers_and_partition(stage: &Stage) -> anyhow::Result<()> {
+    let topic = stage.unique("ticks");
+    stage.create_topic(&topic, 3)?;
+    let message = Message {
+        key: Some("BBCA".into()),
+        value: "{}".into(),
+        partition: Some(2),
+        timestamp: Some(1_700_000_000_000),
+        headers: vec![("error".into(), "no price".into())],
+    };
+    assert_eq!(stage.produce(&topic, [message])?, [(2, 0)]);
+
+    let records = stage.consume_all(&topic, Isolation::ReadCommitted)?;
+    assert_eq!(records.len(), 1);
+    assert_eq!((records[0].partition, records[0].timestamp), (2, 1_700_000_000_000));
+    assert_eq!(records[0].header("error"), Some("no price"));
+    Ok(())
+}
+
+fn a_topic_that_does_not_exist_holds_no_records(stage: &Stage) -> anyhow::Result<()> {
+    assert!(stage.consume_all(&stage.unique("nothing"), Isolation::ReadCommitted)?.is_empty());
     Ok(())
 }
 

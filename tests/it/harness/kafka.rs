@@ -9,6 +9,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::metadata::{MetadataPartition, MetadataTopic};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -96,9 +97,9 @@ impl Stage {
         producer.begin_transaction()?;
         self.block_on(send_all(&producer, topic, messages))?;
         if commit {
-            producer.commit_transaction(PATIENCE)?
+            producer.commit_transaction(PATIENCE)?;
         } else {
-            producer.abort_transaction(PATIENCE)?
+            producer.abort_transaction(PATIENCE)?;
         }
         Ok(())
     }
@@ -211,7 +212,7 @@ pub(crate) fn consume_all(brokers: &str, topic: &str, isolation: Isolation) -> a
 /// The partitions of a topic; none if it does not exist.
 fn partitions(consumer: &BaseConsumer, topic: &str) -> anyhow::Result<Vec<i32>> {
     let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
-    Ok(metadata.topics().iter().flat_map(|topic| topic.partitions()).map(|partition| partition.id()).collect())
+    Ok(metadata.topics().iter().flat_map(MetadataTopic::partitions).map(MetadataPartition::id).collect())
 }
 
 impl Record {

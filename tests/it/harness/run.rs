@@ -23,6 +23,7 @@ pub(crate) struct Case {
 
 /// The shared servers that a test cannot do without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code)] // for every module; not all use each
 pub(crate) enum Needs {
     Nothing,
     Redis,
@@ -41,7 +42,7 @@ impl Needs {
 }
 
 /// The tests of one file. The last three are for files that make trials of their own.
-#[allow(dead_code)]
+#[allow(dead_code)] // the same
 pub(crate) enum Module {
     /// Cases, each with a stage.
     Cases(fn() -> Vec<Case>),
@@ -81,15 +82,15 @@ impl Module {
         match self {
             Module::Cases(cases) => cases().into_iter().map(|case| case.into_trial(servers)).collect(),
             Module::Trials(trials) => trials(),
-            Module::RedisTrials(trials) => served(trials, args, servers, || servers.redis_url()),
-            Module::KafkaTrials(trials) => served(trials, args, servers, || servers.brokers()),
+            Module::RedisTrials(trials) => served(*trials, args, servers, || servers.redis_url()),
+            Module::KafkaTrials(trials) => served(*trials, args, servers, || servers.brokers()),
         }
     }
 }
 
 /// The trials that a server's address makes. The server is started only if one of them is selected.
 fn served(
-    trials: &fn(&str) -> Vec<Trial>,
+    trials: fn(&str) -> Vec<Trial>,
     args: &Arguments,
     servers: &Arc<Servers>,
     address: impl FnOnce() -> Result<String, Absent>,
@@ -130,7 +131,7 @@ fn completion(result: anyhow::Result<()>) -> Result<Completion, Failed> {
         Ok(()) => Ok(Completion::Completed),
         Err(error) => match error.downcast_ref::<Skip>() {
             Some(Skip(reason)) => Ok(Completion::ignored_with(reason)),
-            None => Err(format!("{error:?}").into()),
+            None => Err(format!("{error:#}").into()),
         },
     }
 }

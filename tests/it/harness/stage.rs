@@ -50,6 +50,7 @@ impl Stage {
     }
 
     /// `<what>-<n>`, used by nobody else; legal as a topic, a group and a key.
+    #[allow(clippy::unused_self)] // reads as what it is at its callers: a name on this stage
     pub(crate) fn unique(&self, what: &str) -> String {
         unique(what)
     }
