@@ -7,14 +7,17 @@
 
 mod compose;
 mod harness;
+mod reports;
 mod sandbox;
+mod scene;
 
 use std::process::ExitCode;
 
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] = &[Module::Cases(compose::cases), Module::Cases(sandbox::cases)];
+const MODULES: &[Module] =
+    &[Module::Cases(compose::cases), Module::Cases(reports::cases), Module::Cases(sandbox::cases)];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
