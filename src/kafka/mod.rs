@@ -7,6 +7,7 @@
 //! | `poll` | the one thread that polls the consumer, decodes, and serves rebalances |
 //! | [`committer`] | the one thread that commits delivered positions, many partitions to a request |
 //! | [`ends`] | the log's start and end, asked through another client |
+//! | [`progress`] | how far the group is, for `tickwatch status` |
 //! | [`sink`] | outputs, at least once |
 //! | [`transaction`] | outputs and the source offset in one transaction |
 //! | [`outputs`] | a whole topic, as its readers see it |
@@ -20,6 +21,7 @@ pub mod committer;
 pub mod ends;
 pub mod outputs;
 mod poll;
+pub mod progress;
 pub mod reader;
 pub mod sink;
 pub mod source;

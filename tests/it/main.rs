@@ -6,18 +6,33 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
 
 mod compose;
+mod formats;
 mod harness;
+mod kafka;
+mod listings;
 mod reports;
+mod rules;
 mod sandbox;
 mod scene;
+mod scripts;
+mod time;
 
 use std::process::ExitCode;
 
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] =
-    &[Module::Cases(compose::cases), Module::Cases(reports::cases), Module::Cases(sandbox::cases)];
+const MODULES: &[Module] = &[
+    Module::Cases(compose::cases),
+    Module::Trials(formats::trials),
+    Module::KafkaTrials(kafka::trials),
+    Module::Cases(listings::cases),
+    Module::Cases(reports::cases),
+    Module::Cases(rules::cases),
+    Module::Cases(sandbox::cases),
+    Module::Cases(scripts::cases),
+    Module::Cases(time::cases),
+];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
