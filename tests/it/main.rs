@@ -10,9 +10,12 @@ mod formats;
 mod harness;
 mod kafka;
 mod listings;
+mod reports;
 mod rules;
 mod sandbox;
+mod scene;
 mod scripts;
+mod time;
 
 use std::process::ExitCode;
 
@@ -24,9 +27,11 @@ const MODULES: &[Module] = &[
     Module::Trials(formats::trials),
     Module::KafkaTrials(kafka::trials),
     Module::Cases(listings::cases),
+    Module::Cases(reports::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
     Module::Cases(scripts::cases),
+    Module::Cases(time::cases),
 ];
 
 fn main() -> ExitCode {
