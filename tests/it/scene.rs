@@ -69,15 +69,14 @@ impl<'a> Scene<'a> {
         let config = &self.config;
         let admin: AdminClient<DefaultClientContext> =
             ClientConfig::new().set("bootstrap.servers", self.stage.brokers()).create()?;
-        let one = TopicReplication::Fixed(1);
-        let mut source = NewTopic::new(&config.kafka.topic, partitions, one);
+        let mut source = NewTopic::new(&config.kafka.topic, partitions, TopicReplication::Fixed(1));
         for (name, value) in settings {
             source = source.set(name, value);
         }
         let (dead_letters, late) = (config.dead_letter_topic(), config.late_topic());
         let names = [&config.output.notifications, &config.output.candles, &dead_letters, &late];
         let topics: Vec<NewTopic> =
-            names.into_iter().map(|name| NewTopic::new(name, 1, one)).chain([source]).collect();
+            names.into_iter().map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(1))).chain([source]).collect();
         for made in self.stage.block_on(admin.create_topics(&topics, &AdminOptions::new()))? {
             made.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?;
         }
