@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, bail};
 
+use super::causes;
 use crate::config::Config;
 use crate::input::presets;
 use crate::kafka::topics;
@@ -63,7 +64,7 @@ async fn check_all(config: &Config, offline: bool) -> anyhow::Result<()> {
             Ok(said) => println!("{part}: ok, {said}"),
             Err(error) => {
                 failed = true;
-                println!("{part}: {error:#}");
+                println!("{part}: {}", [vec![error.to_string()], causes(&error)].concat().join(": "));
             }
         }
     }

@@ -2,12 +2,16 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
 
+pub mod candles;
 pub mod config;
 pub mod demo;
 pub mod generate;
 pub mod produce;
+pub mod rule;
 pub mod run;
 mod sender;
+pub mod status;
+mod text;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -65,14 +69,20 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a worker
+    /// Run a worker: ticks in, notifications and candles out
     Run(run::Args),
-    /// See it work: a private Redis and broker, 200 ticks, rules and candles
+    /// Show it all at work on a private Redis and a private Kafka
     Demo(demo::Args),
     /// Send the lines of a file to the source topic
     Produce(produce::Args),
     /// Send made-up ticks to the source topic, as load
     Generate(generate::Args),
+    /// Put, remove, list and carry over rules
+    Rule(rule::Args),
+    /// List the candles of a symbol
+    Candles(candles::Args),
+    /// Show who owns each partition and what holds its time back
+    Status(status::Args),
     /// Check or show the configuration
     Config(config::Args),
 }
@@ -93,6 +103,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(config, args).await,
         Command::Produce(args) => produce::run(config, args).await,
         Command::Generate(args) => generate::run(config, args).await,
+        Command::Rule(args) => rule::run(config, args).await,
+        Command::Candles(args) => candles::run(config, args).await,
+        Command::Status(args) => status::run(config, args).await,
         Command::Config(args) => config::run(config, args).await,
     }
 }
@@ -111,10 +124,24 @@ pub fn describe(error: &anyhow::Error) -> String {
     for line in error.to_string().lines() {
         writeln!(text, "error: {line}").unwrap_or_default();
     }
-    for cause in error.chain().skip(1) {
-        writeln!(text, "  caused by: {}", cause.to_string().replace('\n', " ")).unwrap_or_default();
+    for cause in causes(error) {
+        writeln!(text, "  caused by: {cause}").unwrap_or_default();
     }
     text
+}
+
+/// The causes behind an error's message, one line each; what the line before says already is left out.
+fn causes(error: &anyhow::Error) -> Vec<String> {
+    let mut said = error.to_string();
+    let mut causes = Vec::new();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string().replace('\n', " ");
+        if !said.contains(&cause) {
+            causes.push(cause.clone());
+        }
+        said = cause;
+    }
+    causes
 }
 
 /// 2 for usage and configuration, 1 for any other failure.
@@ -148,6 +175,8 @@ mod tests {
     fn an_error_is_told_with_its_causes_one_line_each() {
         let error = Err::<(), _>(std::io::Error::other("disk\nfull")).context("cannot save").unwrap_err();
         assert_eq!(describe(&error), "error: cannot save\n  caused by: disk full\n");
+        let twice = anyhow::anyhow!("refused").context("refused (os error 111)").context("cannot connect");
+        assert_eq!(describe(&twice), "error: cannot connect\n  caused by: refused (os error 111)\n");
         let error = anyhow::Error::from(ConfigError::Invalid(vec!["one".into(), "two".into()]));
         assert_eq!(describe(&error), "error: one\nerror: two\n");
     }

@@ -24,19 +24,22 @@ pub struct Args {
 /// Sends every line that is not empty. The key is the symbol where `[input]` says where that is, so that a symbol
 /// stays in one partition; a record of several trades has no key.
 pub async fn run(config: Config, args: Args) -> anyhow::Result<()> {
+    let (lines, length) = open(&args.file)?;
     let sender = Sender::new(&config.kafka)?;
-    let acknowledged = tokio::task::spawn_blocking(move || send_file(sender, &config.input, &args.file)).await??;
+    let acknowledged =
+        tokio::task::spawn_blocking(move || send_lines(sender, &config.input, lines, &progress(length))).await??;
     eprintln!("sent {acknowledged} records");
     Ok(())
 }
 
-fn send_file(sender: Sender, input: &InputConfig, path: &Path) -> anyhow::Result<u64> {
+/// The lines of the file or of standard input, and how many bytes they are if that is known.
+fn open(path: &Path) -> anyhow::Result<(Box<dyn BufRead + Send>, Option<u64>)> {
     if path.as_os_str() == "-" {
-        return send_lines(sender, input, stdin().lock(), &progress(None));
+        return Ok((Box::new(BufReader::new(stdin())), None));
     }
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let length = file.metadata().map(|metadata| metadata.len()).ok();
-    send_lines(sender, input, BufReader::new(file), &progress(length))
+    Ok((Box::new(BufReader::new(file)), length))
 }
 
 fn send_lines(

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, NoCustomPartitioner, Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 
 use crate::config::KafkaConfig;
-use crate::kafka::client::producer_config;
+use crate::kafka::client::{log_line, producer_config};
 
 /// How long to wait for room in a full queue before trying again.
 const FULL_QUEUE: Duration = Duration::from_millis(10);
@@ -39,7 +40,15 @@ struct Tally {
     failure: OnceLock<KafkaError>,
 }
 
-impl ClientContext for Tally {}
+impl ClientContext for Tally {
+    fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
+        log_line(level, fac, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "client error");
+    }
+}
 
 impl ProducerContext for Tally {
     type DeliveryOpaque = ();

@@ -9,6 +9,7 @@ pub mod interval;
 pub mod output;
 pub mod position;
 pub mod record;
+pub mod reference;
 pub mod rule;
 
 pub use batch::{Batch, BatchTick, Counts, Extra, ExtraKind, Partial, SymbolBatch};

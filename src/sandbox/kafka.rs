@@ -46,6 +46,7 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
 group.min.session.timeout.ms=500
 log.cleaner.dedupe.buffer.size=4194304
 log.index.size.max.bytes=1048576

@@ -20,7 +20,7 @@ use crate::config::{BadRecords, Config};
 use crate::domain::{Offset, SourcePartition};
 use crate::http::Health;
 use crate::input::Decoder;
-use crate::kafka::{self, Done, Ends, Sink, Source, SourceEvent, TopicRole};
+use crate::kafka::{self, Done, Ends, Sink, Source, SourceEvent};
 use crate::store::keys::Keys;
 use crate::store::scripts::{Limits, Scripts};
 use crate::store::{check, pool};
@@ -29,9 +29,11 @@ use crate::telemetry::events;
 /// Windows sealed by one call.
 const CLOSE_PAGE: u32 = 5_000;
 
-/// How often a bounded run looks whether it is done, and a worker without Kafka whether it is back.
+/// How often a bounded run looks whether it is done.
 const LOOK: Duration = Duration::from_millis(50);
-const PROBE: Duration = Duration::from_secs(2);
+
+/// How often the broker is asked for the ends of the partitions owned: for the lag, and to see whether it is back.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// What a run has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -61,8 +63,12 @@ pub async fn run(
     for warning in check::check(&mut redis).await? {
         tracing::warn!("{warning}");
     }
+    let scripts = scripts_of(config);
+    scripts.probe(&mut redis).await?;
     drop(redis);
-    check_topics(config).await?;
+    let topics = kafka::topics::required(config);
+    let topics: Vec<_> = topics.iter().map(|(name, role)| (name.as_str(), *role)).collect();
+    kafka::topics::check(&config.kafka, &topics).await?;
     let ends = Ends::new(&config.kafka)?;
     let stop_at = if until_end { Some(ends_now(&ends).await?) } else { None };
     let sink = Sink::new(&config.kafka)?;
@@ -72,7 +78,7 @@ pub async fn run(
         settings: Arc::new(settings_of(config)),
         redis: config.redis.clone(),
         kafka: config.kafka.clone(),
-        scripts: scripts_of(config),
+        scripts,
         source: source.handle(),
         ends,
         sink,
@@ -88,20 +94,6 @@ pub async fn run(
     source.close().await;
     outcome?;
     Ok(worker.summary())
-}
-
-async fn check_topics(config: &Config) -> anyhow::Result<()> {
-    let (dead_letters, late) = (config.dead_letter_topic(), config.late_topic());
-    let mut topics = vec![
-        (config.kafka.topic.as_str(), TopicRole::Source),
-        (config.output.notifications.as_str(), TopicRole::Notifications),
-        (config.output.candles.as_str(), TopicRole::Candles),
-        (dead_letters.as_str(), TopicRole::DeadLetters),
-    ];
-    if config.candles.late == crate::config::LatePolicy::Divert {
-        topics.push((late.as_str(), TopicRole::Late));
-    }
-    Ok(kafka::topics::check(&config.kafka, &topics).await?)
 }
 
 async fn ends_now(ends: &Ends) -> anyhow::Result<HashMap<i32, Offset>> {
@@ -186,6 +178,7 @@ struct Worker {
 struct Task {
     orders: mpsc::Sender<Order>,
     snapshots: watch::Receiver<Snapshot>,
+    reporter: Reporter,
     handle: JoinHandle<()>,
 }
 
@@ -210,7 +203,7 @@ impl Worker {
                 },
                 _ = look.tick(), if self.stop_at.is_some() => {
                     if self.is_finished().await {
-                        return Ok(());
+                        return self.none_stopped();
                     }
                 }
                 _ = probe.tick() => self.probe_kafka(),
@@ -224,10 +217,11 @@ impl Worker {
             let mut settings = (*self.shared.settings).clone();
             settings.stop_at = self.stop_at.as_ref().map(|ends| ends.get(&number).copied().unwrap_or(Offset(0)));
             let reporter = Reporter::new(partition.clone(), Arc::clone(&self.report));
-            let (shell, snapshots) = Shell::new(Arc::clone(&self.shared), partition, reporter, Arc::new(settings));
+            let (shell, snapshots) =
+                Shell::new(Arc::clone(&self.shared), partition, reporter.clone(), Arc::new(settings));
             let (orders, receiver) = mpsc::channel(4);
             let handle = tokio::spawn(shell.run(receiver));
-            self.tasks.insert(number, Task { orders, snapshots, handle });
+            self.tasks.insert(number, Task { orders, snapshots, reporter, handle });
         }
         events::partitions_owned(self.tasks.len());
     }
@@ -258,17 +252,26 @@ impl Worker {
         }
     }
 
-    /// Readiness comes back when a broker answers, not only when the next record arrives.
+    /// Publishes the lag. Readiness comes back when a broker answers, not only when the next record arrives.
     fn probe_kafka(&self) {
-        if !self.report.health.kafka_is_away() {
-            return;
+        for (&number, task) in &self.tasks {
+            let Some(position) = task.snapshots.borrow().position else { continue };
+            let (ends, reporter) = (self.shared.ends.clone(), task.reporter.clone());
+            tokio::spawn(async move {
+                if let Ok(range) = ends.ends(number).await {
+                    reporter.kafka_answers();
+                    reporter.lag(range.end.0 - position.offset.0);
+                }
+            });
         }
-        let (ends, health) = (self.shared.ends.clone(), self.report.health.clone());
-        tokio::spawn(async move {
-            if ends.partitions().await.is_ok() {
-                health.set_kafka(Ok::<(), String>(()));
-            }
-        });
+        if self.tasks.is_empty() && self.report.health.kafka_is_away() {
+            let (ends, health) = (self.shared.ends.clone(), self.report.health.clone());
+            tokio::spawn(async move {
+                if ends.partitions().await.is_ok() {
+                    health.set_kafka(Ok::<(), String>(()));
+                }
+            });
+        }
     }
 
     /// Of a bounded run: every partition is finished here, or committed up to its end by another worker.
@@ -290,6 +293,16 @@ impl Worker {
             }
         }
         true
+    }
+
+    /// A bounded run that left a partition stopped has failed.
+    fn none_stopped(&self) -> anyhow::Result<()> {
+        for (number, task) in &self.tasks {
+            if let Phase::Stopped(reason) = &task.snapshots.borrow().phase {
+                anyhow::bail!("partition {number} stopped: {reason}");
+            }
+        }
+        Ok(())
     }
 
     fn summary(&self) -> Summary {

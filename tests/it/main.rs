@@ -7,17 +7,41 @@
 
 mod compose;
 mod end_to_end;
+mod exactly_once;
+mod formats;
 mod harness;
+mod kafka;
+mod listings;
+mod live_rules;
 mod market;
+mod reports;
+mod rules;
 mod sandbox;
+mod scene;
+mod scripts;
+mod time;
+mod workers;
 
 use std::process::ExitCode;
 
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] =
-    &[Module::Cases(compose::cases), Module::Cases(end_to_end::cases), Module::Cases(sandbox::cases)];
+const MODULES: &[Module] = &[
+    Module::Cases(compose::cases),
+    Module::Cases(end_to_end::cases),
+    Module::Cases(exactly_once::cases),
+    Module::Trials(formats::trials),
+    Module::KafkaTrials(kafka::trials),
+    Module::Cases(listings::cases),
+    Module::Cases(live_rules::cases),
+    Module::Cases(reports::cases),
+    Module::Cases(rules::cases),
+    Module::Cases(sandbox::cases),
+    Module::Cases(scripts::cases),
+    Module::Cases(time::cases),
+    Module::Cases(workers::cases),
+];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {

@@ -131,7 +131,7 @@ fn completion(result: anyhow::Result<()>) -> Result<Completion, Failed> {
         Ok(()) => Ok(Completion::Completed),
         Err(error) => match error.downcast_ref::<Skip>() {
             Some(Skip(reason)) => Ok(Completion::ignored_with(reason)),
-            None => Err(format!("{error:?}").into()),
+            None => Err(format!("{error:#}").into()),
         },
     }
 }
