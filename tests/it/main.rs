@@ -10,6 +10,7 @@ mod formats;
 mod harness;
 mod kafka;
 mod listings;
+mod oracle;
 mod rules;
 mod sandbox;
 mod scripts;
@@ -24,6 +25,7 @@ const MODULES: &[Module] = &[
     Module::Trials(formats::trials),
     Module::KafkaTrials(kafka::trials),
     Module::Cases(listings::cases),
+    Module::Cases(oracle::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
     Module::Cases(scripts::cases),
