@@ -11,7 +11,7 @@ use tickwatch::cli::demo;
 use tickwatch::config::{Config, LatePolicy, Numbers};
 
 use crate::harness::{Case, Isolation, Needs, PROGRAM, Stage, Worker, cases};
-use crate::market::{End, Expected, Market, START_PRICE, Walk, tick};
+use crate::market::{Expected, Market, START_PRICE, Walk, tick};
 
 /// How long a bounded run may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,8 +34,8 @@ fn the_demo_scenario_comes_out_record_by_record(stage: &Stage) -> anyhow::Result
     let market = demo_market(stage, |_| {})?;
     let summary = run_until_end(&market)?;
 
-    let expected = market.expected(End::Closed);
-    assert_eq!(market.check(End::Closed)?, 0, "nothing is sent twice");
+    let expected = market.expected();
+    assert_eq!(market.check()?, 0, "nothing is sent twice");
     assert_eq!(summary["ticks"], demo::scenario().count());
     assert_eq!(summary["notifications"], count(&expected, "notification "));
     assert_eq!(summary["candles"], count(&expected, "candle "));
@@ -44,7 +44,7 @@ fn the_demo_scenario_comes_out_record_by_record(stage: &Stage) -> anyhow::Result
 }
 
 fn the_demo_command_counts_what_plain_code_counts(stage: &Stage) -> anyhow::Result<()> {
-    let expected = demo_market(stage, |_| {})?.expected(End::Closed);
+    let expected = demo_market(stage, |_| {})?.expected();
     let output = Command::new(PROGRAM).args(["demo", "--json"]).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
@@ -61,7 +61,7 @@ fn the_demo_command_counts_what_plain_code_counts(stage: &Stage) -> anyhow::Resu
 fn numbers_are_text_where_that_is_asked_for(stage: &Stage) -> anyhow::Result<()> {
     let market = demo_market(stage, |config| config.output.numbers = Numbers::String)?;
     run_until_end(&market)?;
-    market.check(End::Closed)?;
+    market.check()?;
 
     let candles = stage.consume_all(&market.config.output.candles, Isolation::ReadCommitted)?;
     let candle = candles.first().context("there are candles")?.json()?;
@@ -84,7 +84,7 @@ fn a_record_that_is_no_tick_hurts_no_neighbour(stage: &Stage) -> anyhow::Result<
     market.send([tick("BBCA", 9500, 10)])?;
     let summary = run_until_end(&market)?;
 
-    market.check(End::Closed)?;
+    market.check()?;
     assert_eq!(summary["dead_letters"], 4);
     for letter in stage.consume_all(&market.config.dead_letter_topic(), Isolation::ReadCommitted)? {
         assert!(!letter.header("error").unwrap_or_default().is_empty(), "{letter:?} says why");
@@ -142,7 +142,7 @@ fn a_configuration_file_and_the_environment_are_all_a_worker_needs(stage: &Stage
 
     let summary: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(summary["ticks"], 200);
-    market.check(End::Closed)?;
+    market.check()?;
     Ok(())
 }
 
@@ -153,7 +153,7 @@ fn a_second_bounded_run_sends_nothing_again(stage: &Stage) -> anyhow::Result<()>
     for count in ["ticks", "notifications", "candles", "late", "dead_letters"] {
         assert_eq!(summary[count], 0, "{count}");
     }
-    assert_eq!(market.check(End::Closed)?, 0, "nothing is sent twice");
+    assert_eq!(market.check()?, 0, "nothing is sent twice");
     Ok(())
 }
 
@@ -179,8 +179,8 @@ fn random_stream(stage: &Stage, late: LatePolicy) -> anyhow::Result<()> {
     market.send(Walk::new(late as u64, symbols, 3_000).take(TICKS))?;
     let summary = run_until_end(&market)?;
 
-    let expected = market.expected(End::Closed);
-    assert_eq!(market.check(End::Closed)?, 0, "nothing is sent twice");
+    let expected = market.expected();
+    assert_eq!(market.check()?, 0, "nothing is sent twice");
     assert_eq!(summary["ticks"], TICKS);
     assert_eq!(summary["notifications"], count(&expected, "notification "));
     assert_eq!(summary["candles"], count(&expected, "candle "));

@@ -14,6 +14,7 @@ mod kafka;
 mod listings;
 mod live_rules;
 mod market;
+mod oracle;
 mod reports;
 mod rules;
 mod sandbox;
@@ -35,6 +36,7 @@ const MODULES: &[Module] = &[
     Module::KafkaTrials(kafka::trials),
     Module::Cases(listings::cases),
     Module::Cases(live_rules::cases),
+    Module::Cases(oracle::cases),
     Module::Cases(reports::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
