@@ -520,6 +520,9 @@ pub(crate) struct Walk {
     disorder: i64,
 }
 
+/// Half of what comes out of order comes this late at most, ms: some of it is still on time.
+const NEAR: i64 = 500;
+
 /// Where every walk starts, in hundredths.
 pub(crate) const START_PRICE: i64 = 100_00;
 
@@ -540,7 +543,8 @@ impl Iterator for Walk {
         *price = (*price + self.random.random_range(-150..=150)).max(1);
         let price = *price;
         self.now += self.random.random_range(0..8);
-        let back = if self.random.random_bool(0.1) { self.random.random_range(0..=self.disorder) } else { 0 };
+        let reach = if self.random.random_bool(0.5) { self.disorder } else { self.disorder.min(NEAR) };
+        let back = if self.random.random_bool(0.1) { self.random.random_range(0..=reach) } else { 0 };
         let volume = self.random.random_range(0..1_000);
         Some(Tick { symbol, price, volume, ts: self.now - back, partition: None })
     }
