@@ -188,13 +188,15 @@ impl CommitThread {
     }
 }
 
-/// Whether the same commit can succeed in a moment.
+/// Whether the same commit can succeed in a moment. A refused generation is the one before a rebalance that this
+/// member has not heard the end of: nothing was committed, and if the partition goes, so does the right to commit.
 fn is_passing(error: &SourceError) -> bool {
     use RDKafkaErrorCode as Code;
     let SourceError::Broker { code: Some(code), .. } = error else { return false };
     matches!(
         code,
         Code::RebalanceInProgress
+            | Code::IllegalGeneration
             | Code::CoordinatorLoadInProgress
             | Code::CoordinatorNotAvailable
             | Code::NotCoordinator
