@@ -54,8 +54,8 @@ pub(crate) struct Received {
     /// `notification <id>`, `candle <symbol>:<interval>:<start>:<revision>`, `late <partition>/<offset>` and
     /// `dead letter <partition>/<offset>`, each with the record's value.
     pub(crate) outputs: Facts,
-    /// Records that repeat another, word for word.
-    pub(crate) repeated: usize,
+    /// Names of records that repeat another, word for word.
+    pub(crate) repeated: Vec<String>,
 }
 
 /// What the oracle expects.
@@ -279,7 +279,7 @@ impl<'s> Market<'s> {
     pub(crate) fn received(&self) -> anyhow::Result<Received> {
         let (config, stage) = (&self.config, self.stage);
         let isolation = self.isolation();
-        let mut received = Received { outputs: Facts::new(), repeated: 0 };
+        let mut received = Received { outputs: Facts::new(), repeated: Vec::new() };
         for record in stage.consume_all(&config.output.notifications, isolation)? {
             received
                 .take(format!("notification {}", record.json()?["id"].as_str().unwrap_or_default()), &record)?;
@@ -412,13 +412,22 @@ impl<'s> Market<'s> {
         }
     }
 
-    /// Checks topics and Redis against the oracle. Returns how many records were repeated.
-    pub(crate) fn check(&self) -> anyhow::Result<usize> {
+    /// Checks topics and Redis against the oracle. Returns the names of records that were repeated, word for
+    /// word.
+    pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
         let expected = self.expected();
         let received = self.received()?;
         assert_same("outputs", &expected.outputs, &received.outputs)?;
         assert_same("state", &expected.state, &self.state()?)?;
         Ok(received.repeated)
+    }
+
+    /// [`Market::check`], and that nothing was repeated; else the workers' logs say why.
+    pub(crate) fn check_each_once(&self, workers: &[&Worker]) -> anyhow::Result<()> {
+        let repeated = self.check()?;
+        let logs = || workers.iter().map(|worker| worker.logs()).collect::<Vec<_>>().join("\n");
+        ensure!(repeated.is_empty(), "sent more than once: {repeated:?}\n{}", logs());
+        Ok(())
     }
 
     /// Checks that notifications of one symbol come in the order of their ticks.
@@ -447,7 +456,7 @@ impl Received {
         match self.outputs.get(&name) {
             Some(before) => {
                 ensure!(*before == content, "{name} was sent twice, differently:\n{before}\n{content}");
-                self.repeated += 1;
+                self.repeated.push(name);
             }
             None => {
                 self.outputs.insert(name, content);
