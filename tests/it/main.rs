@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
 
 mod compose;
+mod exchanges;
 mod formats;
 mod harness;
+mod input;
 mod kafka;
 mod listings;
 mod reports;
@@ -24,7 +26,9 @@ use harness::Module;
 /// Every test of this binary.
 const MODULES: &[Module] = &[
     Module::Cases(compose::cases),
+    Module::Cases(exchanges::cases),
     Module::Trials(formats::trials),
+    Module::Cases(input::cases),
     Module::KafkaTrials(kafka::trials),
     Module::Cases(listings::cases),
     Module::Cases(reports::cases),

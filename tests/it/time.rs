@@ -70,7 +70,10 @@ fn quiet_partitions_close_their_last_windows_by_the_clock(stage: &Stage) -> anyh
 
     for record in scene.output(&scene.config.output.candles)? {
         let after_the_end = record.timestamp - second_end(ts);
-        assert!((IDLE_GRACE..IDLE_GRACE + LITTLE).contains(&after_the_end), "sent {after_the_end} ms after its end");
+        assert!(
+            (IDLE_GRACE..IDLE_GRACE + LITTLE).contains(&after_the_end),
+            "sent {after_the_end} ms after its end"
+        );
     }
     Ok(())
 }
@@ -373,7 +376,7 @@ fn a_late_tick_revises_its_candle(stage: &Stage) -> anyhow::Result<()> {
     assert_eq!(revisions, [0, 3], "a revision is the offset of the tick that caused it, and one");
 
     let key = scene.keys().candle("BBCA", intervals("1m")[0], MINUTE);
-    let stored: (String, String, String) = stage.redis()?.hget(&key, &["status", "low", "revision"])?;
+    let stored: (String, String, String) = stage.redis()?.hmget(&key, &["status", "low", "revision"])?;
     assert_eq!(stored, ("revised".into(), "90".into(), "3".into()));
     Ok(())
 }
