@@ -91,7 +91,7 @@ fn computed(scene: &Scene) -> anyhow::Result<Bars> {
     for candle in scene.candle_list()? {
         let numbers = [&candle.open, &candle.high, &candle.low, &candle.close, &candle.volume];
         let numbers = numbers.map(|number| exact(number.get()));
-        assert_eq!((candle.status.as_str(), candle.end - candle.start), ("final", 60_000));
+        assert_eq!((candle.status.as_str(), candle.end - candle.start), ("final", 60_000), "{candle}");
         assert!(bars.insert(candle.start, (numbers, candle.count)).is_none(), "{candle} is there twice");
     }
     Ok(bars)

@@ -56,6 +56,7 @@ impl<'a> Scene<'a> {
         set: impl FnOnce(&mut Config),
     ) -> anyhow::Result<Scene<'a>> {
         let mut config = stage.config();
+        config.namespace = format!("{}:", stage.unique("scene"));
         config.candles.intervals = intervals("1m");
         config.worker.heartbeat = Duration::from_millis(200);
         config.kafka.consumer.insert("session.timeout.ms".into(), Scalar("6000".into()));
