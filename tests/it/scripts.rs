@@ -1,6 +1,6 @@
 //! The Lua scripts on a real Redis, held against the reference of their semantics (`tickwatch::domain::reference`).
 //!
-//! `TICKWATCH_SEED` repeats a random run, `TICKWATCH_ROUNDS` sets how many there are.
+//! `TW_TEST_SEED` repeats a random run, `TW_TEST_ROUNDS` sets how many there are.
 
 mod dump;
 mod log;
@@ -53,17 +53,17 @@ const STEPS: usize = 60;
 /// Runs `round` for each seed, and names the seed of one that fails.
 fn for_each_seed(rounds: u64, round: impl Fn(&mut StdRng)) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match number("TICKWATCH_SEED") {
+    let seeds = match number("TW_TEST_SEED") {
         Some(seed) => seed..seed + 1,
         None => {
             let first = rand::random::<u32>().into();
-            first..first + number("TICKWATCH_ROUNDS").unwrap_or(rounds)
+            first..first + number("TW_TEST_ROUNDS").unwrap_or(rounds)
         }
     };
     for seed in seeds {
         let run = AssertUnwindSafe(|| round(&mut StdRng::seed_from_u64(seed)));
         if let Err(panic) = catch_unwind(run) {
-            eprintln!("repeat with TICKWATCH_SEED={seed}");
+            eprintln!("repeat with TW_TEST_SEED={seed}");
             resume_unwind(panic);
         }
     }
