@@ -4,6 +4,7 @@
 //! if a selected test needs them, and end with this process. What a machine lacks is a skip with its reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
+#![allow(clippy::unnecessary_wraps)] // every case has the same type, whether it uses `?` or not
 
 mod compose;
 mod formats;
