@@ -4,12 +4,14 @@
 //! if a selected test needs them, and end with this process. What a machine lacks is a skip with its reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
+#![allow(clippy::unnecessary_wraps)] // every case has the same type, whether it uses `?` or not
 
 mod compose;
 mod formats;
 mod harness;
 mod kafka;
 mod listings;
+mod oracle;
 mod reports;
 mod rules;
 mod sandbox;
@@ -27,6 +29,7 @@ const MODULES: &[Module] = &[
     Module::Trials(formats::trials),
     Module::KafkaTrials(kafka::trials),
     Module::Cases(listings::cases),
+    Module::Cases(oracle::cases),
     Module::Cases(reports::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
