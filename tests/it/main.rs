@@ -7,10 +7,14 @@
 #![allow(clippy::unnecessary_wraps)] // every case has the same type, whether it uses `?` or not
 
 mod compose;
+mod end_to_end;
+mod exactly_once;
 mod formats;
 mod harness;
 mod kafka;
 mod listings;
+mod live_rules;
+mod market;
 mod oracle;
 mod reports;
 mod rules;
@@ -18,6 +22,7 @@ mod sandbox;
 mod scene;
 mod scripts;
 mod time;
+mod workers;
 
 use std::process::ExitCode;
 
@@ -26,15 +31,19 @@ use harness::Module;
 /// Every test of this binary.
 const MODULES: &[Module] = &[
     Module::Cases(compose::cases),
+    Module::Cases(end_to_end::cases),
+    Module::Cases(exactly_once::cases),
     Module::Trials(formats::trials),
     Module::KafkaTrials(kafka::trials),
     Module::Cases(listings::cases),
+    Module::Cases(live_rules::cases),
     Module::Cases(oracle::cases),
     Module::Cases(reports::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
     Module::Cases(scripts::cases),
     Module::Cases(time::cases),
+    Module::Cases(workers::cases),
 ];
 
 fn main() -> ExitCode {

@@ -75,8 +75,11 @@ impl<'a> Scene<'a> {
         }
         let (dead_letters, late) = (config.dead_letter_topic(), config.late_topic());
         let names = [&config.output.notifications, &config.output.candles, &dead_letters, &late];
-        let topics: Vec<NewTopic> =
-            names.into_iter().map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(1))).chain([source]).collect();
+        let topics: Vec<NewTopic> = names
+            .into_iter()
+            .map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(1)))
+            .chain([source])
+            .collect();
         for made in self.stage.block_on(admin.create_topics(&topics, &AdminOptions::new()))? {
             made.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?;
         }
