@@ -9,8 +9,10 @@
 mod compose;
 mod end_to_end;
 mod exactly_once;
+mod exchanges;
 mod formats;
 mod harness;
+mod input;
 mod kafka;
 mod listings;
 mod live_rules;
@@ -33,7 +35,9 @@ const MODULES: &[Module] = &[
     Module::Cases(compose::cases),
     Module::Cases(end_to_end::cases),
     Module::Cases(exactly_once::cases),
+    Module::Cases(exchanges::cases),
     Module::Trials(formats::trials),
+    Module::Cases(input::cases),
     Module::KafkaTrials(kafka::trials),
     Module::Cases(listings::cases),
     Module::Cases(live_rules::cases),
