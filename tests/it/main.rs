@@ -9,14 +9,19 @@ mod compose;
 mod harness;
 mod rules;
 mod sandbox;
+mod simulation;
 
 use std::process::ExitCode;
 
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] =
-    &[Module::Cases(compose::cases), Module::Cases(rules::cases), Module::Cases(sandbox::cases)];
+const MODULES: &[Module] = &[
+    Module::Cases(compose::cases),
+    Module::Cases(rules::cases),
+    Module::Cases(sandbox::cases),
+    Module::Cases(simulation::cases),
+];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
