@@ -23,6 +23,7 @@ mod rules;
 mod sandbox;
 mod scene;
 mod scripts;
+mod simulation;
 mod time;
 mod workers;
 
@@ -46,6 +47,7 @@ const MODULES: &[Module] = &[
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
     Module::Cases(scripts::cases),
+    Module::Cases(simulation::cases),
     Module::Cases(time::cases),
     Module::Cases(workers::cases),
 ];
