@@ -320,7 +320,7 @@ impl<'s> Market<'s> {
                 if family == "ohlc" && is_closing(name) {
                     continue;
                 }
-                let values: Vec<Option<String>> = redis.hget(&key, fields)?;
+                let values: Vec<Option<String>> = redis.hmget(&key, fields)?;
                 let values: Vec<String> = values.into_iter().map(Option::unwrap_or_default).collect();
                 state.insert(name.to_owned(), values.join(" "));
             }
@@ -500,7 +500,7 @@ pub(crate) struct Walk {
 }
 
 /// Where every walk starts, in hundredths.
-pub(crate) const START_PRICE: i64 = 100_00;
+pub(crate) const START_PRICE: i64 = 10_000;
 
 impl Walk {
     /// A walk of `symbols`, the same for the same seed.
