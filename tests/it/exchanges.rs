@@ -116,11 +116,11 @@ fn published(market: &str) -> anyhow::Result<Bars> {
 
 /// Where the exchanges' data lies beside the project.
 pub(crate) fn data_folder() -> PathBuf {
-    std::env::var_os("TICKWATCH_DATA")
+    std::env::var_os("TW_TEST_DATA")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from)
 }
 
 /// The text of a data file, or a skip where this machine has none.
 pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).map_err(|_| skip(format!("there is no {}; set TICKWATCH_DATA", path.display())))
+    fs::read_to_string(path).map_err(|_| skip(format!("there is no {}; set TW_TEST_DATA", path.display())))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use redis::{Commands as _, Connection};
+use redis::{Commands as _, Connection, Pipeline, Value, from_redis_value};
 use tickwatch::domain::reference::{Reference, Status, Symbol};
 use tickwatch::domain::{RecordMark, SourcePartition};
 use tickwatch::store::Keys;
@@ -33,21 +33,20 @@ pub(super) fn bytes(redis: &mut Connection, keys: &Keys) -> BTreeMap<String, Vec
 
 /// What Redis holds; outboxes are compared as entries, not here.
 pub(super) fn found(redis: &mut Connection, keys: &Keys) -> Dump {
+    let names: Vec<String> = names(redis, keys);
+    let short = |name: &String| name[keys.namespace().len()..].to_owned();
+    let (names, families): (Vec<String>, Vec<Family>) =
+        names.into_iter().filter_map(|name| Family::of(&short(&name)).map(|family| (name, family))).unzip();
+    let mut pipe = redis::pipe();
+    for (name, family) in names.iter().zip(&families) {
+        family.read(&mut pipe, name);
+    }
+    let replies: Vec<Value> = pipe.query(redis).expect("every key has its family's type");
+
     let mut dump = Dump::new();
-    for name in names(redis, keys) {
-        let short = name[keys.namespace().len()..].to_owned();
-        let kind: String = redis::cmd("TYPE").arg(&name).query(redis).expect("TYPE answers");
-        let lines = match kind.as_str() {
-            "hash" => hash(redis, &name, &short),
-            "zset" => {
-                let members: Vec<(String, f64)> = redis.zrange_withscores(&name, 0, -1).expect("a sorted set");
-                members.into_iter().map(|(member, score)| format!("{score} {member}")).collect()
-            }
-            "set" => redis.smembers(&name).expect("a set"),
-            "stream" => Vec::new(),
-            kind => panic!("{name} is a {kind}"),
-        };
-        insert(&mut dump, short, lines);
+    let mut replies = replies.into_iter();
+    for (name, family) in names.iter().zip(families) {
+        insert(&mut dump, short(name), family.lines(&mut replies));
     }
     dump
 }
@@ -56,23 +55,68 @@ fn names(redis: &mut Connection, keys: &Keys) -> Vec<String> {
     redis.keys(format!("{}*", keys.namespace())).expect("KEYS answers")
 }
 
-fn hash(redis: &mut Connection, name: &str, short: &str) -> Vec<String> {
-    let fields: BTreeMap<String, String> = redis.hgetall(name).expect("a hash");
-    let line = |(field, value): (&String, &String)| format!("{field} {value}");
-    match short.split(':').next() {
-        Some("source") => {
-            let of_the_log = fields.iter().filter(|(field, value)| {
-                SOURCE_FIELDS.contains(&field.as_str()) && value.as_str() != "0" || *field == "next_offset"
-            });
-            of_the_log.map(line).collect()
+/// Keys by what they hold and how it is compared.
+enum Family {
+    Source,
+    Last,
+    Candle,
+    Options,
+    Fired,
+    SortedSet,
+    Symbols,
+}
+
+impl Family {
+    /// `None`: an outbox.
+    fn of(short: &str) -> Option<Family> {
+        Some(match short.split(':').next() {
+            Some("source") => Family::Source,
+            Some("last") => Family::Last,
+            Some("ohlc") => Family::Candle,
+            Some("rules") if short.ends_with(":opts") => Family::Options,
+            Some("rules" | "due") => Family::SortedSet,
+            Some("fired") => Family::Fired,
+            Some("symbols") => Family::Symbols,
+            Some("outbox") => return None,
+            _ => panic!("nothing should be called {short}"),
+        })
+    }
+
+    fn read(&self, pipe: &mut Pipeline, name: &str) {
+        match self {
+            Family::Candle => pipe.hgetall(name).pttl(name),
+            Family::SortedSet => pipe.zrange_withscores(name, 0, -1),
+            Family::Symbols => pipe.smembers(name),
+            Family::Source | Family::Last | Family::Options | Family::Fired => pipe.hgetall(name),
+        };
+    }
+
+    fn lines(&self, replies: &mut impl Iterator<Item = Value>) -> Vec<String> {
+        let reply = replies.next().expect("a reply for each key");
+        if let Family::SortedSet = self {
+            let members: Vec<(String, f64)> = from_redis_value(reply).expect("members with scores");
+            return members.into_iter().map(|(member, score)| format!("{score} {member}")).collect();
         }
-        Some("last") => fields.iter().filter(|(field, _)| *field != "source").map(line).collect(),
-        Some("rules") => fields.into_keys().collect(),
-        Some("ohlc") => {
-            let ttl: i64 = redis.pttl(name).expect("PTTL answers");
-            fields.iter().map(line).chain([expiry_line(ttl > 0)]).collect()
+        if let Family::Symbols = self {
+            return from_redis_value(reply).expect("members");
         }
-        _ => fields.iter().map(line).collect(),
+        let fields: BTreeMap<String, String> = from_redis_value(reply).expect("fields");
+        let line = |(field, value): (&String, &String)| format!("{field} {value}");
+        match self {
+            Family::Source => {
+                let of_the_log = fields.iter().filter(|(field, value)| {
+                    SOURCE_FIELDS.contains(&field.as_str()) && (*value != "0" || *field == "next_offset")
+                });
+                of_the_log.map(line).collect()
+            }
+            Family::Last => fields.iter().filter(|(field, _)| *field != "source").map(line).collect(),
+            Family::Options => fields.into_keys().collect(),
+            Family::Candle => {
+                let ttl: i64 = from_redis_value(replies.next().expect("a second reply")).expect("a time");
+                fields.iter().map(line).chain([expiry_line(ttl > 0)]).collect()
+            }
+            _ => fields.iter().map(line).collect(),
+        }
     }
 }
 

@@ -12,10 +12,13 @@ use tickwatch::domain::{
 };
 
 /// When the logs begin, ms since the epoch.
-pub(super) const BEGIN: i64 = 1_700_000_000_000;
+pub(crate) const BEGIN: i64 = 1_700_000_000_000;
+
+/// Times are multiples of this, so that a tick often meets an end, an expiry or a cooldown to the millisecond.
+pub(crate) const STEP: i64 = 100;
 
 /// Names that would break a careless key: braces, colons, other scripts, spaces, percent signs, a long one.
-pub(super) const SYMBOLS: [&str; 8] =
+pub(crate) const SYMBOLS: [&str; 8] =
     ["BBCA", "{BTC}", "A}B{C", "币安人生USDT", "BTC/USDT:USDT", "a b\tc", "100%25", "X:1s:1700000000000"];
 
 /// Prices close enough together for many crossings, and some at the edges of what a price is.
@@ -51,24 +54,24 @@ const VOLUMES: [&str; 9] = [
 
 /// What decides how ticks become a batch.
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
-    pub(super) intervals: Vec<Interval>,
+pub(crate) struct Settings {
+    pub(crate) intervals: Vec<Interval>,
     /// ms
-    pub(super) lateness: i64,
-    pub(super) late: LatePolicy,
+    pub(crate) lateness: i64,
+    pub(crate) late: LatePolicy,
     /// How far back `revise` reaches, ms.
-    pub(super) keep: i64,
+    pub(crate) keep: i64,
 }
 
 /// A record of the source topic. Offsets may leave gaps.
 #[derive(Debug, Clone)]
-pub(super) struct LogRecord {
-    pub(super) offset: i64,
-    pub(super) content: Content,
+pub(crate) struct LogRecord {
+    pub(crate) offset: i64,
+    pub(crate) content: Content,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Content {
+pub(crate) enum Content {
     Ticks(Vec<LogTick>),
     /// Refused as too far in the future.
     Future,
@@ -77,11 +80,11 @@ pub(super) enum Content {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct LogTick {
-    pub(super) symbol: &'static str,
-    pub(super) price: Price,
-    pub(super) volume: Volume,
-    pub(super) ts: i64,
+pub(crate) struct LogTick {
+    pub(crate) symbol: &'static str,
+    pub(crate) price: Price,
+    pub(crate) volume: Volume,
+    pub(crate) ts: i64,
 }
 
 impl LogRecord {
@@ -93,30 +96,30 @@ impl LogRecord {
     }
 }
 
-pub(super) fn interval(name: &str) -> Interval {
+pub(crate) fn interval(name: &str) -> Interval {
     name.parse().expect("an interval")
 }
 
-pub(super) fn price(text: &str) -> Price {
+pub(crate) fn price(text: &str) -> Price {
     Price::parse(text).expect("a price").value
 }
 
-pub(super) fn volume(text: &str) -> Volume {
+pub(crate) fn volume(text: &str) -> Volume {
     Volume::parse(text).expect("a volume")
 }
 
-pub(super) fn pick<'a, T>(rng: &mut StdRng, from: &'a [T]) -> &'a T {
+pub(crate) fn pick<'a, T>(rng: &mut StdRng, from: &'a [T]) -> &'a T {
     &from[rng.random_range(0..from.len())]
 }
 
-pub(super) fn random_price(rng: &mut StdRng) -> Price {
+pub(crate) fn random_price(rng: &mut StdRng) -> Price {
     // Mostly the near ones: they cross each other's thresholds.
     let end = if rng.random_ratio(9, 10) { 9 } else { PRICES.len() };
     price(PRICES[rng.random_range(0..end)])
 }
 
 impl Settings {
-    pub(super) fn random(rng: &mut StdRng) -> Settings {
+    pub(crate) fn random(rng: &mut StdRng) -> Settings {
         let choices: [&[&str]; 4] = [&["1s"], &["1s", "1m"], &["500ms", "3s", "1m"], &[]];
         Settings {
             intervals: pick(rng, &choices).iter().map(|name| interval(name)).collect(),
@@ -128,7 +131,7 @@ impl Settings {
 
     /// The batch of the next records from `position`, at most `most` of them, and how many it took. It ends before a
     /// record that is late for a window which this very batch passes.
-    pub(super) fn batch(&self, records: &[LogRecord], position: Position, most: usize) -> (Batch, usize) {
+    pub(crate) fn batch(&self, records: &[LogRecord], position: Position, most: usize) -> (Batch, usize) {
         let mut batch = Batch {
             from: position.offset,
             to: position.offset,
@@ -250,14 +253,14 @@ fn merge(windows: &mut Vec<Partial>, interval: Interval, window: Window, revises
 
 /// A log of `records` records: time goes on in steps, with ticks out of order, equal times, jumps, gaps between
 /// offsets, several ticks in a record, and records without ticks.
-pub(super) fn random_log(rng: &mut StdRng, symbols: &[&'static str], records: usize) -> Vec<LogRecord> {
+pub(crate) fn random_log(rng: &mut StdRng, symbols: &[&'static str], records: usize) -> Vec<LogRecord> {
     let (mut offset, mut now) = (rng.random_range(0..3), BEGIN);
     let mut log = Vec::with_capacity(records);
     for _ in 0..records {
         now += match rng.random_range(0..20) {
             0..8 => 0,
-            8..19 => rng.random_range(0..400),
-            _ => rng.random_range(0..10_000),
+            8..19 => STEP * rng.random_range(0..5),
+            _ => rng.random_range(0..10_000) / STEP * STEP,
         };
         let content = match rng.random_range(0..30) {
             0 => Content::Future,
@@ -276,8 +279,8 @@ pub(super) fn random_log(rng: &mut StdRng, symbols: &[&'static str], records: us
 
 fn random_tick(rng: &mut StdRng, symbols: &[&'static str], now: i64) -> LogTick {
     let back = match rng.random_range(0..10) {
-        0 => rng.random_range(0..6000),
-        1..4 => rng.random_range(0..300),
+        0 => STEP * rng.random_range(0..60),
+        1..4 => STEP * rng.random_range(0..4),
         _ => 0,
     };
     LogTick {
