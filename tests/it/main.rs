@@ -17,6 +17,7 @@ mod kafka;
 mod listings;
 mod live_rules;
 mod market;
+mod monitor;
 mod oracle;
 mod reports;
 mod rules;

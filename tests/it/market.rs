@@ -2,7 +2,7 @@
 //!
 //! Everything that is compared is a map of text, so that one function shows any difference.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use redis::Commands as _;
 use tickwatch::config::{Config, Guarantee, LatePolicy, Numbers};
 use tickwatch::store::keys::encode_symbol;
 
-use crate::harness::{self, Isolation, Message, Record, Stage, wait_until};
+use crate::harness::{self, Isolation, Message, Record, Stage, Worker, wait_until};
 use crate::oracle;
 
 /// When the streams of these tests begin, ms: in the past, so that no tick is ahead of a clock.
@@ -109,6 +109,12 @@ impl<'s> Market<'s> {
     /// Where the test runs.
     pub(crate) fn stage(&self) -> &'s Stage {
         self.stage
+    }
+
+    /// Waits for a condition as long as a worker may take.
+    #[allow(clippy::unused_self)] // reads as what it is at its callers
+    pub(crate) fn wait_for(&self, what: &str, condition: impl FnMut() -> bool) -> anyhow::Result<()> {
+        wait_until(PATIENCE, what, condition)
     }
 
     /// A connection to this market's Redis.
@@ -272,10 +278,7 @@ impl<'s> Market<'s> {
     /// Everything in the output topics. Two records of one name must be equal.
     pub(crate) fn received(&self) -> anyhow::Result<Received> {
         let (config, stage) = (&self.config, self.stage);
-        let isolation = match config.kafka.processing_guarantee {
-            Guarantee::AtLeastOnce => Isolation::ReadUncommitted,
-            Guarantee::ExactlyOnce => Isolation::ReadCommitted,
-        };
+        let isolation = self.isolation();
         let mut received = Received { outputs: Facts::new(), repeated: 0 };
         for record in stage.consume_all(&config.output.notifications, isolation)? {
             received
@@ -417,6 +420,24 @@ impl<'s> Market<'s> {
         assert_same("state", &expected.state, &self.state()?)?;
         Ok(received.repeated)
     }
+
+    /// Checks that notifications of one symbol come in the order of their ticks.
+    pub(crate) fn check_order(&self) -> anyhow::Result<()> {
+        let mut last = BTreeMap::new();
+        for record in self.stage.consume_all(&self.config.output.notifications, self.isolation())? {
+            let offset = record.json()?["source"]["offset"].as_i64().context("an offset")?;
+            let before = last.insert(record.key.clone(), offset).unwrap_or(-1);
+            ensure!(before <= offset, "{:?}: {offset} after {before}", record.key);
+        }
+        Ok(())
+    }
+
+    fn isolation(&self) -> Isolation {
+        match self.config.kafka.processing_guarantee {
+            Guarantee::AtLeastOnce => Isolation::ReadUncommitted,
+            Guarantee::ExactlyOnce => Isolation::ReadCommitted,
+        }
+    }
 }
 
 impl Received {
@@ -499,6 +520,9 @@ pub(crate) struct Walk {
     disorder: i64,
 }
 
+/// Half of what comes out of order comes this late at most, ms: some of it is still on time.
+const NEAR: i64 = 500;
+
 /// Where every walk starts, in hundredths.
 pub(crate) const START_PRICE: i64 = 10_000;
 
@@ -519,10 +543,61 @@ impl Iterator for Walk {
         *price = (*price + self.random.random_range(-150..=150)).max(1);
         let price = *price;
         self.now += self.random.random_range(0..8);
-        let back = if self.random.random_bool(0.1) { self.random.random_range(0..=self.disorder) } else { 0 };
+        let reach = if self.random.random_bool(0.5) { self.disorder } else { self.disorder.min(NEAR) };
+        let back = if self.random.random_bool(0.1) { self.random.random_range(0..=reach) } else { 0 };
         let volume = self.random.random_range(0..1_000);
         Some(Tick { symbol, price, volume, ts: self.now - back, partition: None })
     }
+}
+
+/// Every tick of a few symbols fires, crossings of all.
+pub(crate) fn put_rules(market: &mut Market) -> anyhow::Result<()> {
+    for number in 0..SYMBOLS {
+        market.put_rule(&symbol(number), "edge", ">=", START_PRICE, "edge")?;
+        market.put_rule(&symbol(number), "level", "<", START_PRICE - 300, "level")?;
+    }
+    Ok(())
+}
+
+const SYMBOLS: u32 = 24;
+
+fn symbol(number: u32) -> String {
+    format!("SYM-{number}")
+}
+
+/// Ticks of all symbols, a little out of order, some of them late.
+pub(crate) fn walk(seed: u64) -> Walk {
+    Walk::new(seed, (0..SYMBOLS).map(symbol), 500)
+}
+
+/// How long a group may take to settle.
+pub(crate) const SETTLED: Duration = Duration::from_secs(20);
+
+/// Starts workers and waits until each answers that it is ready.
+pub(crate) fn start(market: &Market, count: usize) -> anyhow::Result<Vec<Worker>> {
+    let mut workers = (0..count).map(|_| Worker::start(&market.config)).collect::<anyhow::Result<Vec<_>>>()?;
+    for worker in &mut workers {
+        worker.wait_ready()?;
+    }
+    Ok(workers)
+}
+
+/// Waits until each worker owns a partition, and nobody else does.
+pub(crate) fn wait_shared(market: &Market, workers: &[Worker]) -> anyhow::Result<()> {
+    let all: BTreeSet<u32> = workers.iter().map(Worker::pid).collect();
+    wait_until(SETTLED, "each worker to own a partition", || {
+        market.owners().is_ok_and(|owners| BTreeSet::from_iter(owners) == all)
+    })
+    .with_context(|| format!("{:?} for {all:?}", market.owners()))
+}
+
+/// Waits until every partition is owned by one of the workers.
+pub(crate) fn wait_owned_by(market: &Market, workers: &[Worker], patience: Duration) -> anyhow::Result<()> {
+    let all: BTreeSet<u32> = workers.iter().map(Worker::pid).collect();
+    wait_until(patience, "the workers to own every partition", || {
+        market.owners().is_ok_and(|owners| owners.iter().all(|owner| all.contains(owner)))
+    })
+    .with_context(|| format!("{:?} for {all:?}", market.owners()))
 }
 
 /// The process in an owner's name, `<host>-<process>-<random>`.
