@@ -554,7 +554,7 @@ mod tests {
 
     #[test]
     fn the_variable_that_names_kafkas_jars_for_the_demo_is_no_setting() {
-        let env = [("TICKWATCH_KAFKA_LIBS", "/opt/kafka/libs")];
+        let env = [("TW_TEST_KAFKA_LIBS", "/opt/kafka/libs")];
         assert_eq!(load("", &env, &Overrides::default()).unwrap(), Config::default());
     }
 
