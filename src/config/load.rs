@@ -20,9 +20,6 @@ const ENV_PREFIX: &str = "TICKWATCH_";
 /// Kubernetes sets these for every service of a namespace; one that is called `tickwatch` must not stop us.
 const SERVICE_LINKS: [&str; 3] = ["SERVICE_HOST", "SERVICE_PORT", "PORT"];
 
-/// Read by other parts of the program; no settings.
-const OTHER_VARIABLES: [&str; 1] = [crate::sandbox::kafka::LIBS_VARIABLE];
-
 /// Sections whose keys are librdkafka's own.
 const PASSED_THROUGH: [[&str; 2]; 2] = [["kafka", "consumer"], ["kafka", "producer"]];
 
@@ -262,9 +259,6 @@ fn env_layer(vars: impl IntoIterator<Item = (String, String)>, schema: &toml::Ta
     let mut settings = Dict::new();
     for (variable, text) in vars {
         let Some(name) = variable.strip_prefix(ENV_PREFIX) else { continue };
-        if OTHER_VARIABLES.contains(&variable.as_str()) {
-            continue;
-        }
         if SERVICE_LINKS.iter().any(|link| name == *link || name.starts_with(&format!("{link}_"))) {
             continue;
         }
@@ -549,12 +543,6 @@ mod tests {
     #[test]
     fn variables_of_a_kubernetes_service_called_tickwatch_are_ignored() {
         let env = [("TICKWATCH_PORT", "tcp://10.0.0.1:80"), ("TICKWATCH_SERVICE_PORT_HTTP", "80")];
-        assert_eq!(load("", &env, &Overrides::default()).unwrap(), Config::default());
-    }
-
-    #[test]
-    fn the_variable_that_names_kafkas_jars_for_the_demo_is_no_setting() {
-        let env = [("TICKWATCH_KAFKA_LIBS", "/opt/kafka/libs")];
         assert_eq!(load("", &env, &Overrides::default()).unwrap(), Config::default());
     }
 

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::{Process, Result, SandboxError, find_program, wait_until_ready, with_free_ports};
 
 /// Names the folder with Kafka's jars; unset, it is `.cache/kafka/libs` here or in the source tree.
-pub const LIBS_VARIABLE: &str = "TICKWATCH_KAFKA_LIBS";
+pub const LIBS_VARIABLE: &str = "TW_KAFKA_LIBS";
 
 const LIBS: &str = ".cache/kafka/libs";
 const PROGRAM: &str = "Kafka's broker";

@@ -23,7 +23,7 @@ use crate::input::Decoder;
 use crate::kafka::{self, Done, Ends, Sink, Source, SourceEvent};
 use crate::store::keys::Keys;
 use crate::store::scripts::{Limits, Scripts};
-use crate::store::{check, pool};
+use crate::store::{check, pool, sources};
 use crate::telemetry::events;
 
 /// Windows sealed by one call.
@@ -274,7 +274,7 @@ impl Worker {
         }
     }
 
-    /// Of a bounded run: every partition is finished here, or committed up to its end by another worker.
+    /// Of a bounded run: every partition is finished here, or by another worker.
     async fn is_finished(&self) -> bool {
         let Some(ends) = &self.stop_at else { return false };
         let own = |number| self.tasks.get(number).map(|task| task.snapshots.borrow().clone());
@@ -287,12 +287,23 @@ impl Worker {
             }
         }
         for number in others {
-            match self.shared.source.committed(number).await {
-                Ok(Some(committed)) if committed.offset >= ends[&number] => {}
-                _ => return false,
+            if !self.is_finished_elsewhere(number, ends[&number]).await {
+                return false;
             }
         }
         true
+    }
+
+    /// Committed up to its end, with nothing open and all of it delivered. The commit alone does not say that: a
+    /// partition that was read to its end before may have open windows, and be assigned to this worker in a moment.
+    async fn is_finished_elsewhere(&self, number: i32, end: Offset) -> bool {
+        match self.shared.source.committed(number).await {
+            Ok(Some(committed)) if committed.offset >= end => {}
+            _ => return false,
+        }
+        let Ok(mut redis) = pool::connect(&self.shared.redis).await else { return false };
+        let partition = SourcePartition { topic: self.topic.clone(), partition: number };
+        sources::is_settled(&mut redis, self.shared.scripts.keys(), &partition).await.unwrap_or(false)
     }
 
     /// A bounded run that left a partition stopped has failed.

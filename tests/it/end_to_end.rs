@@ -75,7 +75,7 @@ fn numbers_are_text_where_that_is_asked_for(stage: &Stage) -> anyhow::Result<()>
 
 fn a_record_that_is_no_tick_hurts_no_neighbour(stage: &Stage) -> anyhow::Result<()> {
     let mut market = Market::open(stage, 1, |_| {})?;
-    market.put_rule("BBCA", "edge", ">=", 9500_00, "alice")?;
+    market.put_rule("BBCA", "edge", ">=", 950_000, "alice")?;
     market.send([tick("BBCA", 9490, 0)])?;
     for value in ["", "no JSON", r#"{"symbol":"BBCA","ts":1700000000001}"#, r#"{"symbol":"BBCA","price":1}"#] {
         market.send_bad("BBCA", value)?;

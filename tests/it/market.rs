@@ -533,7 +533,7 @@ pub(crate) struct Walk {
 const NEAR: i64 = 500;
 
 /// Where every walk starts, in hundredths.
-pub(crate) const START_PRICE: i64 = 100_00;
+pub(crate) const START_PRICE: i64 = 10_000;
 
 impl Walk {
     /// A walk of `symbols`, the same for the same seed.

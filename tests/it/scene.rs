@@ -56,6 +56,7 @@ impl<'a> Scene<'a> {
         set: impl FnOnce(&mut Config),
     ) -> anyhow::Result<Scene<'a>> {
         let mut config = stage.config();
+        config.namespace = format!("{}:", stage.unique("scene"));
         config.candles.intervals = intervals("1m");
         config.worker.heartbeat = Duration::from_millis(200);
         config.kafka.consumer.insert("session.timeout.ms".into(), Scalar("6000".into()));
@@ -69,17 +70,15 @@ impl<'a> Scene<'a> {
         let config = &self.config;
         let admin: AdminClient<DefaultClientContext> =
             ClientConfig::new().set("bootstrap.servers", self.stage.brokers()).create()?;
-        let mut source = NewTopic::new(&config.kafka.topic, partitions, TopicReplication::Fixed(1));
+        let replication = || TopicReplication::Fixed(1);
+        let mut source = NewTopic::new(&config.kafka.topic, partitions, replication());
         for (name, value) in settings {
             source = source.set(name, value);
         }
         let (dead_letters, late) = (config.dead_letter_topic(), config.late_topic());
         let names = [&config.output.notifications, &config.output.candles, &dead_letters, &late];
-        let topics: Vec<NewTopic> = names
-            .into_iter()
-            .map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(1)))
-            .chain([source])
-            .collect();
+        let topics: Vec<NewTopic> =
+            names.into_iter().map(|name| NewTopic::new(name, 1, replication())).chain([source]).collect();
         for made in self.stage.block_on(admin.create_topics(&topics, &AdminOptions::new()))? {
             made.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?;
         }
@@ -336,4 +335,14 @@ pub(crate) fn intervals(names: &str) -> Vec<Interval> {
 /// This machine's clock, ms.
 pub(crate) fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_millis() as i64
+}
+
+/// A plain decimal, quoted or not, as the whole number of its 10^-18ths.
+pub(crate) fn exact(text: &str) -> i128 {
+    const PLACES: usize = 18;
+    let text = text.trim_matches('"');
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    assert!(fraction.len() <= PLACES, "{text} has more than {PLACES} places");
+    let digits = format!("{whole}{fraction:0<PLACES$}");
+    digits.parse().unwrap_or_else(|_| panic!("{text} is no plain decimal"))
 }

@@ -1,6 +1,6 @@
 //! The Lua scripts on a real Redis, held against the reference of their semantics (`tickwatch::domain::reference`).
 //!
-//! `TICKWATCH_SEED` repeats a random run, `TICKWATCH_ROUNDS` sets how many there are.
+//! `TW_TEST_SEED` repeats a random run, `TW_TEST_ROUNDS` sets how many there are.
 
 mod dump;
 pub(crate) mod log;
@@ -40,6 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
         time_passes_at_the_pace_of_the_clock_on_the_partitions_own_time_line,
         a_heartbeat_says_what_holds_time_back_and_since_when,
         a_key_of_the_wrong_type_stops_its_own_symbol_only,
+        what_a_stopped_symbol_would_have_sent_does_not_count_against_the_batch,
         a_window_whose_candle_is_gone_is_reported_and_not_sent,
         rules_that_do_not_parse_are_skipped_and_counted,
         a_script_that_runs_out_of_memory_writes_nothing,
@@ -54,17 +55,16 @@ const STEPS: usize = 60;
 /// Runs `round` for each seed, and names the seed of one that fails.
 pub(crate) fn for_each_seed(rounds: u64, round: impl Fn(&mut StdRng)) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match number("TICKWATCH_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => {
-            let first = rand::random::<u32>().into();
-            first..first + number("TICKWATCH_ROUNDS").unwrap_or(rounds)
-        }
+    let seeds = if let Some(seed) = number("TW_TEST_SEED") {
+        seed..seed + 1
+    } else {
+        let first = rand::random::<u32>().into();
+        first..first + number("TW_TEST_ROUNDS").unwrap_or(rounds)
     };
     for seed in seeds {
         let run = AssertUnwindSafe(|| round(&mut StdRng::seed_from_u64(seed)));
         if let Err(panic) = catch_unwind(run) {
-            eprintln!("repeat with TICKWATCH_SEED={seed}");
+            eprintln!("repeat with TW_TEST_SEED={seed}");
             resume_unwind(panic);
         }
     }
@@ -492,6 +492,28 @@ fn a_key_of_the_wrong_type_stops_its_own_symbol_only(stage: &Stage) -> anyhow::R
         let dead: i64 = world.redis.hget(world.keys().source(&partition), "dead_letters")?;
         assert_eq!(dead, 1, "{shown}");
     }
+    Ok(())
+}
+
+fn what_a_stopped_symbol_would_have_sent_does_not_count_against_the_batch(stage: &Stage) -> anyhow::Result<()> {
+    let settings = Settings { late: LatePolicy::Revise, ..settings() };
+    let bounds = Bounds { max_outputs: 1, ..Bounds::default() };
+    let mut world = World::new(stage, &settings.intervals, bounds, 1);
+    apply_all(&mut world, &simple_log(&["1", "2"]));
+    world.close(0);
+    let edge = world.keys().edge_rules("X");
+    let _: () = world.redis.set(edge, "not mine")?;
+
+    let late = [record_of(2, "X", "3", BEGIN), LogRecord { offset: 3, content: Content::Undecodable }];
+    let (batch, _) = settings.batch(&late, world.position(0), 2);
+    let (partition, guard) = (world.sides[0].partition.clone(), world.guard(0));
+    let applied = world.call(async |s, c| s.apply(c, &partition, &guard, &batch, false).await)?;
+    let scripts::Applied::Ok(effects) = applied else { panic!("{applied:?}") };
+    assert!(
+        matches!(&effects.outputs[..], [Entry { output: Output::DeadLetter { .. }, .. }]),
+        "{:?}",
+        effects.outputs
+    );
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! When windows close: by later ticks, by the broker's word that there is nothing more, by the end of a bounded run;
 //! and what becomes of ticks that come after that.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -29,6 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
         aborted_records_at_a_batchs_end_are_passed_over,
         a_run_until_the_end_closes_everything_and_stores_that_watermark,
         a_run_until_the_end_waits_for_no_empty_partition,
+        a_run_until_the_end_closes_what_a_worker_before_left_open,
         a_late_tick_is_dropped_from_its_candle_and_counted,
         a_late_tick_is_diverted_with_the_intervals_it_missed,
         a_late_tick_revises_its_candle,
@@ -200,19 +202,23 @@ fn a_file_of_last_years_ticks_sent_in_bursts_keeps_its_candles_whole(stage: &Sta
     bursts_make_a_whole_candle(stage, MINUTE)
 }
 
-/// A minute of one tick a second in three bursts, with a quiet moment longer than the grace after each.
+/// A minute of one tick a second in three bursts, with a quiet moment longer than the grace between them.
 fn bursts_make_a_whole_candle(stage: &Stage, minute: i64) -> anyhow::Result<()> {
     const QUIET: i64 = IDLE_GRACE + 700;
     let scene = Scene::with(stage, 1, |config| config.candles.lateness = LATENESS)?;
     let worker = scene.start();
-    for burst in [0..11, 11..31, 31..60] {
+    let send = |seconds: Range<i64>| {
+        scene.send(seconds.map(|second| tick("BBCA", &(second + 1).to_string(), minute + second * 1000)))
+    };
+    for burst in [0..11, 11..31] {
         let sent = burst.end;
-        scene.send(burst.map(|second| tick("BBCA", &(second + 1).to_string(), minute + second * 1000)))?;
+        send(burst)?;
         scene.wait_for_source(0, "next_offset", &sent.to_string())?;
         let applied_at: i64 = scene.source_field(0, "max_ts_at")?.parse()?;
         wait_for_the_clock(applied_at + QUIET)?;
         assert_eq!(scene.candles()?, Vec::<String>::new(), "closed by a quiet second");
     }
+    send(31..60)?;
     scene.send([tick("BBCA", "1", minute + 61_000)])?;
     let found = scene.wait_for_candles(1)?;
     let start = minute - MINUTE;
@@ -311,6 +317,21 @@ fn a_run_until_the_end_waits_for_no_empty_partition(stage: &Stage) -> anyhow::Re
     scene.send([to(2, tick("BBCA", "100", MINUTE))])?;
     scene.run_until_end()?;
     assert_eq!(scene.candles()?, ["BBCA 1m 0 100 100 100 100 1 1 final"]);
+    Ok(())
+}
+
+fn a_run_until_the_end_closes_what_a_worker_before_left_open(stage: &Stage) -> anyhow::Result<()> {
+    let scene = Scene::new(stage)?;
+    scene.send_prices("BBCA", &["100", "101"])?;
+    let worker = scene.start();
+    wait_until(PATIENCE, "the commit of the last offset", || {
+        committed_offset(&scene).is_ok_and(|offset| offset == Some(2))
+    })?;
+    worker.stop()?;
+    assert!(scene.candles()?.is_empty());
+
+    scene.run_until_end()?;
+    assert_eq!(scene.candles()?, ["BBCA 1m 0 100 101 100 101 2 2 final"]);
     Ok(())
 }
 

@@ -173,7 +173,7 @@ impl<'a> World<'a> {
         state
     }
 
-    /// Applies a batch to both; `None` if both refused it for its outputs or for due windows.
+    /// Applies a batch to both, which say the same: done with the same outputs, or refused for the same reason.
     pub(super) fn apply(&mut self, side: usize, batch: &Batch, single: bool) -> reference::Applied {
         let (partition, guard) = (self.sides[side].partition.clone(), self.guard(side));
         let answer = self.call(async |scripts, conn| scripts.apply(conn, &partition, &guard, batch, single).await);
