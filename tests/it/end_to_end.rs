@@ -1,6 +1,7 @@
 //! Ticks in, notifications and candles out, by the program as users run it, against what plain code expects.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -9,7 +10,7 @@ use serde_json::Value;
 use tickwatch::cli::demo;
 use tickwatch::config::{Config, LatePolicy, Numbers};
 
-use crate::harness::{Case, Isolation, Needs, Stage, Worker, cases, program};
+use crate::harness::{Case, Isolation, Needs, PROGRAM, Stage, Worker, cases};
 use crate::market::{Expected, Market, START_PRICE, Walk, tick};
 
 /// How long a bounded run may take.
@@ -44,7 +45,7 @@ fn the_demo_scenario_comes_out_record_by_record(stage: &Stage) -> anyhow::Result
 
 fn the_demo_command_counts_what_plain_code_counts(stage: &Stage) -> anyhow::Result<()> {
     let expected = demo_market(stage, |_| {})?.expected();
-    let output = program().args(["demo", "--json"]).output()?;
+    let output = Command::new(PROGRAM).args(["demo", "--json"]).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
 
@@ -132,7 +133,7 @@ fn a_configuration_file_and_the_environment_are_all_a_worker_needs(stage: &Stage
         kafka.brokers, kafka.group, kafka.topic, output.notifications, output.candles
     );
     fs::write(directory.path().join("tickwatch.toml"), file)?;
-    let output = program()
+    let output = Command::new(PROGRAM)
         .current_dir(directory.path())
         .env("TICKWATCH_REDIS__URL", stage.redis_url())
         .args(["run", "--until-end"])
