@@ -14,7 +14,7 @@ use crate::telemetry::events::{self, Stop, Takeover};
 use crate::telemetry::{PartitionMetrics, PartitionState};
 
 /// Span over which the share of future ticks is judged.
-const CLOCK_SPAN: Duration = Duration::from_secs(60);
+const CLOCK_SPAN: Duration = Duration::from_mins(1);
 
 /// Ticks needed for that judgement: a single odd tick is no evidence about a clock.
 const CLOCK_TICKS: u64 = 10;

@@ -18,7 +18,7 @@ const TOPIC: &str = "market-updates";
 const PARTITIONS: usize = 6;
 
 /// Containers start, groups balance, and a killed member is missed after its session timeout.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 pub(crate) fn cases() -> Vec<Case> {
     if env::var_os(COMPOSE_VARIABLE).is_none() {

@@ -163,7 +163,7 @@ fn random_stream(stage: &Stage, late: LatePolicy) -> anyhow::Result<()> {
         config.candles.intervals = ["50ms", "1s", "1m"].map(|text| text.parse().expect("a valid interval")).into();
         config.candles.late = late;
         // Some late ticks lie beyond it. Closed candles stay for twice as long by the wall clock.
-        config.candles.keep = Duration::from_secs(60);
+        config.candles.keep = Duration::from_mins(1);
         // Small batches: windows close, and late ticks come, across batches as well as within one.
         config.worker.max_batch = 100;
     })?;
@@ -193,7 +193,7 @@ fn random_stream(stage: &Stage, late: LatePolicy) -> anyhow::Result<()> {
 }
 
 /// The scenario and the rules of the demo on a market of its own.
-fn demo_market<'s>(stage: &'s Stage, change: impl FnOnce(&mut Config)) -> anyhow::Result<Market<'s>> {
+fn demo_market(stage: &Stage, change: impl FnOnce(&mut Config)) -> anyhow::Result<Market<'_>> {
     let mut market = Market::open(stage, 2, |config| {
         config.candles.intervals = vec!["50ms".parse().expect("a valid interval")];
         config.candles.lateness = Duration::from_secs(2);

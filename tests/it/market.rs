@@ -95,7 +95,7 @@ impl<'s> Market<'s> {
         config.worker.heartbeat = Duration::from_millis(200);
         config.candles.intervals = vec!["100ms".parse()?, "1s".parse()?];
         config.candles.lateness = Duration::from_millis(300);
-        config.candles.idle_grace = Duration::from_secs(3600);
+        config.candles.idle_grace = Duration::from_hours(1);
         change(&mut config);
         stage.create_topic(&config.kafka.topic, partitions)?;
         for topic in [&config.output.notifications, &config.output.candles] {

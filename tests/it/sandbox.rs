@@ -134,7 +134,7 @@ pub(crate) fn play(role: &OsStr) -> ExitCode {
     let started = Process::start(Command::new("sleep").arg("300"), Path::new("/dev/null"));
     let child = started.expect("`sleep` starts");
     println!("{}", child.pid());
-    thread::sleep(Duration::from_secs(300));
+    thread::sleep(Duration::from_mins(5));
     ExitCode::FAILURE
 }
 

@@ -338,7 +338,7 @@ fn a_run_until_the_end_closes_what_a_worker_before_left_open(stage: &Stage) -> a
 // ---- late ticks
 
 /// A tick that is late for its minute and not for its hour, under `policy`.
-fn one_late_tick<'a>(stage: &'a Stage, policy: LatePolicy) -> anyhow::Result<(Scene<'a>, Summary)> {
+fn one_late_tick(stage: &Stage, policy: LatePolicy) -> anyhow::Result<(Scene<'_>, Summary)> {
     let scene = Scene::with(stage, 1, |config| {
         config.candles.intervals = intervals("1m 1h");
         config.candles.late = policy;

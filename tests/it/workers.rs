@@ -82,7 +82,7 @@ fn a_killed_workers_partition_goes_on_with_nothing_rebuilt(stage: &Stage) -> any
     let redis = private_redis()?;
     let mut market = Market::open(stage, 1, |config| {
         config.redis.url = redis.url();
-        config.candles.lateness = Duration::from_secs(3600); // no window closes: nothing but new ticks needs a key
+        config.candles.lateness = Duration::from_hours(1); // no window closes: nothing but new ticks needs a key
     })?;
     for symbol in ["OLD-7", "NEW-1"] {
         market.put_rule(symbol, "level", ">=", START_PRICE, "alice")?;
