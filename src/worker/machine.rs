@@ -393,12 +393,15 @@ impl Machine {
         if position.offset == self.delivered.offset && self.delivered.watermark > position.watermark {
             return self.call(Command::Advance(guard, self.delivered.watermark, None));
         }
-        if self.stopping || self.finished {
+        if self.stopping {
             return;
         }
         if now >= self.last_beat + self.settings.heartbeat {
             self.last_beat = now;
             return self.call(Command::Heartbeat(guard, self.hold.clone()));
+        }
+        if self.finished {
+            return;
         }
         if self.undelivered() >= self.settings.max_undelivered {
             return;
@@ -699,6 +702,7 @@ impl Machine {
     /// Forgets everything but the settings: what is under way is answered in vain.
     pub(super) fn forget(&mut self) {
         self.attempt += 1;
+        self.finished = false;
         self.guard = None;
         self.buffer.clear();
         self.reader_end = None;
