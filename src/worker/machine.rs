@@ -76,7 +76,7 @@ pub struct Machine {
 
     ask: Ask,
     last_beat: Mono,
-    hold: Hold,
+    pub(super) hold: Hold,
 }
 
 /// Where a partition stands between assignment and release.
@@ -654,7 +654,7 @@ impl Machine {
 
     // ---- trouble
 
-    fn refused(&mut self, now: Mono, refusal: Refusal) {
+    pub(super) fn refused(&mut self, now: Mono, refusal: Refusal) {
         self.commands.push(Command::Tell(match refusal {
             Refusal::Fenced => Notice::Fenced,
             Refusal::Moved => Notice::Moved,
