@@ -17,6 +17,8 @@ use crate::store::scripts::{Beat, Claim, Claimed, Guard, State, Token};
 #[derive(Debug, Default)]
 pub(super) struct Takeover {
     committed: Option<Committed>,
+    /// There was state, but no committed offset: the offset was read once more.
+    looked_again: bool,
     why_range: WhyRange,
     claimed: Option<(Token, State)>,
     /// No entry of the outbox is known to be delivered: the delivered offset is at or below the first of them.
@@ -123,6 +125,12 @@ impl Machine {
     fn found_nothing(&mut self) {
         let offset = match &self.takeover.committed {
             None | Some(Committed::None) => return self.ask_range(WhyRange::First),
+            // The start is committed before Redis is written: an owner ended, or is, between the two. Before the first
+            // tick there is no state to lose.
+            Some(Committed::At(Position { offset, watermark: Watermark::NEVER })) => {
+                let start = Some(*offset);
+                return self.claim(start, false);
+            }
             Some(Committed::At(position)) => position.offset,
             Some(Committed::Unreadable(offset, _)) => *offset,
         };
@@ -165,6 +173,11 @@ impl Machine {
         };
         match found {
             Ok(delivered) => self.delivered = delivered,
+            // Another owner may have started the partition since the offset was read. It committed before it claimed.
+            Err(_) if !self.takeover.looked_again => {
+                self.takeover.looked_again = true;
+                return self.commands.push(Command::FetchCommitted);
+            }
             Err(problem) if self.settings.recovery.on_offsets_lost == OnOffsetsLost::Stop => {
                 let next = state.position.offset;
                 return self.stop(
