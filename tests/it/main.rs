@@ -7,16 +7,25 @@
 
 mod compose;
 mod harness;
+mod operations;
 mod rules;
 mod sandbox;
+mod simulation;
+mod wrong_at_claim;
 
 use std::process::ExitCode;
 
 use harness::Module;
 
 /// Every test of this binary.
-const MODULES: &[Module] =
-    &[Module::Cases(compose::cases), Module::Cases(rules::cases), Module::Cases(sandbox::cases)];
+const MODULES: &[Module] = &[
+    Module::Cases(compose::cases),
+    Module::Cases(rules::cases),
+    Module::Cases(sandbox::cases),
+    Module::Cases(simulation::cases),
+    Module::Cases(operations::cases),
+    Module::Cases(wrong_at_claim::cases),
+];
 
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(sandbox::ROLE_VARIABLE) {
