@@ -7,10 +7,10 @@ WORKDIR /src
 
 # The dependencies first, as a layer of their own: they change seldom and take minutes.
 COPY Cargo.toml Cargo.lock ./
-RUN mkdir -p src tests/it \
-    && echo 'fn main() {}' | tee src/main.rs tests/it/main.rs > src/lib.rs \
+RUN mkdir -p src tests/it benches \
+    && echo 'fn main() {}' | tee src/main.rs tests/it/main.rs benches/stages.rs > src/lib.rs \
     && cargo build --release --locked \
-    && rm -rf src tests
+    && rm -rf src tests benches
 
 COPY . .
 RUN touch src/lib.rs src/main.rs && cargo build --release --locked

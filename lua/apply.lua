@@ -37,10 +37,10 @@ if source[3] and redis.call('ZRANGEBYSCORE', DUE, '-inf', source[3], 'LIMIT', 0,
 local outputs, total, notifications, refused_matches, out_of_order = {}, 0, 0, 0, 0
 local bad_rules, poisoned, dead = {}, {}, {}
 
-local function output(list, offset, index, class, fields, threshold, member)
+local function output(list, offset, index, class, fields, threshold)
   total = total + 1
   list[#list + 1] = {offset = offset, index = index, class = class, fields = fields, threshold = threshold or 0,
-    member = member or '', order = total}
+    order = total}
 end
 
 local function dead_letter(offset, index, reason)
@@ -67,7 +67,8 @@ local function merge_windows(symbol, blob, at, windows, list)
       if not candle then return nil, problem end
       by_name[name] = candle
       touched[#touched + 1] = {name = name, member = member, candle = candle, finish = finish}
-      touched[#touched].open = revises < 0 and (candle.new or candle.status ~= 'open')
+      -- Also one that is open already: what has its window in `due` may be another partition, or nobody any more.
+      touched[#touched].open = revises < 0
       touched[#touched].revised = revises >= 0
     end
     merge_candle(candle, partial)
@@ -93,7 +94,7 @@ local function find_candidates(symbol, previous, low, high, ticks, bad)
     found.edge, problem = find_rules(symbol, 'edge', from, upto, RULES_READ, bad)
     if problem then return nil, problem end
   end
-  for _, range in ipairs({{'above', '-inf', high}, {'below', low, '+inf'}, {'equal', low, high}}) do
+  for _, range in ipairs({{'below', low, '+inf'}, {'equal', low, high}, {'above', '-inf', high}}) do
     local rules
     rules, problem = find_rules(symbol, 'level:' .. range[1], range[2], range[3], RULES_READ, bad)
     if problem then return nil, problem end
@@ -106,25 +107,28 @@ local function find_candidates(symbol, previous, low, high, ticks, bad)
   return found
 end
 
--- Fires what one tick fires.
+-- Fires what one tick fires: edge rules, then level rules below, equal, above, each by threshold, then by member.
+-- Filed by threshold, rules of one threshold are then in the order of their members' bytes (`<`, `=`, `>`); a
+-- comparison of texts in Lua would go by the server's locale.
 local function fire(symbol, candidates, memory, list, offset, index, ts, price, previous)
   local fired = 0
   local function try(rule, class, trigger)
+    if is_removed(memory, rule) then return end
     if fired >= MAX_MATCHES then
       refused_matches = refused_matches + 1
       return
     end
-    if not may_fire(memory, rule, ts) then return end
+    local options = may_fire(memory, rule, ts)
+    if not options then return end
     fired, notifications = fired + 1, notifications + 1
     local fields = {'kind', 'notification', 'symbol', symbol, 'trigger', trigger, 'op', rule.op,
       'threshold', plain(rule.threshold), 'rule', rule.id, 'price', plain(price),
       'previous', previous and plain(previous) or '', 'ts', int(ts), 'index', int(index)}
-    local note = options_of(memory, rule.id).note
-    if type(note) == 'string' then
+    if type(options.note) == 'string' then
       fields[#fields + 1] = 'note'
-      fields[#fields + 1] = note
+      fields[#fields + 1] = options.note
     end
-    output(list, offset, index, class, fields, rule.threshold, rule.member)
+    output(list, offset, index, class, fields, rule.threshold)
   end
   if previous and previous ~= price and #candidates.edge > 0 then
     local upto = math.max(previous, price)
@@ -241,7 +245,6 @@ table.sort(outputs, function(a, b)
   if a.index ~= b.index then return a.index < b.index end
   if a.class ~= b.class then return a.class < b.class end
   if a.threshold ~= b.threshold then return a.threshold < b.threshold end
-  if a.member ~= b.member then return a.member < b.member end
   return a.order < b.order
 end)
 
@@ -275,6 +278,7 @@ for _, plan in ipairs(plans) do
     for _, rule in pairs(plan.memory.removed) do
       redis.call('ZREM', rule.set, rule.member)
       redis.call('HDEL', plan.memory.opts, rule.id)
+      redis.call('HDEL', plan.memory.fired, rule.id)
     end
     if plan.memory.touched then
       for id, ts in pairs(plan.memory.last) do

@@ -57,8 +57,8 @@ fi
 
 need redis-server "tests and demo" redis-server || true
 
-kafka_libs=${TICKWATCH_KAFKA_LIBS:-.cache/kafka/libs}
-if [ ! -e "$kafka_libs/.complete" ] && [ -z "${TICKWATCH_KAFKA_LIBS:-}" ]; then
+kafka_libs=${TW_KAFKA_LIBS:-.cache/kafka/libs}
+if [ ! -e "$kafka_libs/.complete" ] && [ -z "${TW_KAFKA_LIBS:-}" ]; then
   need java "runs Kafka's broker" openjdk-17-jre-headless || true
   need mvn "fetches Kafka's jars" maven || true
   if have java && have mvn; then

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 binary=${TICKWATCH_BINARY:-${CARGO_TARGET_DIR:-target}/debug/tickwatch}
-libs=${TICKWATCH_KAFKA_LIBS:-.cache/kafka/libs}
+libs=${TW_KAFKA_LIBS:-.cache/kafka/libs}
 
 fail() {
   echo "local-images: $*" >&2

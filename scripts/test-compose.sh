@@ -14,8 +14,8 @@ daemon_log=.cache/dockerd.log
 say() { echo "test-compose: $*" >&2; }
 
 # Ports of their own, so that a Redis and a Kafka of this machine are not in the way.
-export TICKWATCH_REDIS_PORT=${TICKWATCH_REDIS_PORT:-16379}
-export TICKWATCH_KAFKA_PORT=${TICKWATCH_KAFKA_PORT:-19094}
+export TW_TEST_REDIS_PORT=${TW_TEST_REDIS_PORT:-16379}
+export TW_TEST_KAFKA_PORT=${TW_TEST_KAFKA_PORT:-19094}
 
 start_daemon() {
   docker info >/dev/null 2>&1 && return 0
@@ -86,7 +86,7 @@ scripts/local-images.sh
 
 log=$(mktemp)
 status=0
-TICKWATCH_COMPOSE="${compose[*]}" "${CARGO:-cargo}" test --locked --test it compose:: -- --test-threads 1 2>&1 |
+TW_TEST_COMPOSE="${compose[*]}" "${CARGO:-cargo}" test --locked --test it compose:: -- --test-threads 1 2>&1 |
   tee "$log" || status=$?
 scripts/test-summary.sh <"$log"
 rm -f "$log"

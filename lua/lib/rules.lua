@@ -15,6 +15,14 @@ local function matches(op, price, threshold)
   return price == threshold
 end
 
+local TOO_LARGE = 9.999999999999995e17 -- printed with 15 digits this is 1e18
+
+-- Whether a threshold, printed with 15 digits, is a price: below 1e18, at most 18 decimals.
+local function is_price(threshold)
+  local size = math.abs(threshold)
+  return size < TOO_LARGE and (size >= 0.001 or #plain(size) <= #'0.' + 18)
+end
+
 -- The rules of one set with thresholds from `low` to `high` (texts), by threshold, at most `limit`.
 -- What does not parse is left out and its member put on `bad`. Second result: the error of a wrong-typed key.
 local function find_rules(symbol, set, low, high, limit, bad)
@@ -25,7 +33,7 @@ local function find_rules(symbol, set, low, high, limit, bad)
   for i = 1, #found, 2 do
     local member, threshold = found[i], tonumber(found[i + 1])
     local op, id = member:match('^(%S+) (.+)$')
-    if op and IN_SET[set][op] and threshold > -1e18 and threshold < 1e18 then
+    if op and IN_SET[set][op] and is_price(threshold) then
       rules[#rules + 1] = {set = name, member = member, op = op, id = id, threshold = threshold}
     else
       bad[#bad + 1] = name .. ' ' .. member
@@ -80,24 +88,34 @@ local function options_of(memory, id)
   return options
 end
 
--- Whether a matching rule may fire at event time `ts`; remembers what that changes.
+local function is_removed(memory, rule)
+  return memory.removed[rule.set .. ' ' .. rule.member] ~= nil
+end
+
+-- Takes a rule out of its set and, with it, what is kept under its id: for the rest of this batch too, so that it
+-- does not matter where batches are cut.
+local function remove(memory, rule)
+  memory.removed[rule.set .. ' ' .. rule.member] = rule
+  memory.options[rule.id], memory.last[rule.id] = NONE, false
+end
+
+-- The options of a matching rule if it may fire at event time `ts`, else nil; remembers what that changes.
 local function may_fire(memory, rule, ts)
-  if memory.removed[rule.member .. rule.set] then return false end
   local options = options_of(memory, rule.id)
   if not options then
     memory.bad[rule.id] = true
-    return false
+    return nil
   end
   if options.expires and ts >= options.expires then
-    memory.removed[rule.member .. rule.set] = rule
-    return false
+    remove(memory, rule)
+    return nil
   end
   if options.cooldown then
     local last = memory.last[rule.id]
     if last == nil then last = tonumber(redis.call('HGET', memory.fired, rule.id) or '') or false end
-    if last and ts - last < options.cooldown then return false end
+    if last and ts - last < options.cooldown then return nil end
     memory.last[rule.id], memory.touched = ts, true
   end
-  if options.once == true then memory.removed[rule.member .. rule.set] = rule end
-  return true
+  if options.once == true then remove(memory, rule) end
+  return options
 end

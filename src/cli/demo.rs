@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use comfy_table::{Table, presets};
 use serde_json::Value;
 
 use super::sender::Sender;
+use super::text;
 use crate::config::Config;
 use crate::http::Health;
 use crate::kafka::{self, outputs};
@@ -236,17 +236,15 @@ impl Counted {
             println!("  {notification}");
         }
         println!("\nCandles of 50 ms (topic candles), the first of each symbol:");
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["symbol", "start", "open", "high", "low", "close", "volume", "ticks"]);
+        let mut table = text::table(&["symbol", "start", "open", "high", "low", "close", "volume", "ticks"]);
         let mut by_symbol: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for candle in &self.candles {
-            by_symbol.entry(text(&candle["symbol"])).or_default().push(candle);
+            by_symbol.entry(plain(&candle["symbol"])).or_default().push(candle);
         }
         for candles in by_symbol.values() {
             for candle in candles.iter().take(3) {
                 let fields = ["symbol", "start", "open", "high", "low", "close", "volume", "count"];
-                table.add_row(fields.map(|field| text(&candle[field])));
+                table.add_row(fields.map(|field| text::number(plain(&candle[field]))));
             }
         }
         println!("{table}");
@@ -262,7 +260,7 @@ impl Counted {
     }
 }
 
-fn text(value: &Value) -> String {
+fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
 

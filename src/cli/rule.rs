@@ -187,7 +187,7 @@ fn warn_about_export(listing: &Listing) {
 /// `once, cooldown 5m, expires 2026-12-31T00:00:00Z, note "sell"`
 fn options_text(options: &RuleOptions) -> String {
     join(&[
-        options.once.then(|| "once".to_owned()).unwrap_or_default(),
+        if options.once { "once".to_owned() } else { String::new() },
         options.cooldown.map(|ms| format!("cooldown {}", duration(ms))).unwrap_or_default(),
         options.expires.map(|ms| format!("expires {}", utc(ms))).unwrap_or_default(),
         options.note.as_ref().map(|note| format!("note {note:?}")).unwrap_or_default(),
@@ -201,31 +201,30 @@ fn join(parts: &[String]) -> String {
 }
 
 fn text_of(listing: &Listing, symbol: Option<&str>) -> String {
-    let mut text = String::new();
-    if listing.rules.is_empty() {
-        let of = symbol.map(|symbol| format!(" of {symbol}")).unwrap_or_default();
-        let symbol = symbol.unwrap_or("BBCA");
-        text.push_str(&format!(
-            "No rules{of}. Add one: tickwatch rule put {symbol} edge '>=' 9500 --id my-first-rule\n"
-        ));
-    } else {
-        let mut table = table(&["symbol", "trigger", "op", "threshold", "id", "options"]);
-        for rule in &listing.rules {
-            table.add_row([
-                Cell::new(&rule.symbol),
-                Cell::new(rule.trigger),
-                Cell::new(rule.op),
-                number(rule.threshold),
-                Cell::new(&rule.id),
-                Cell::new(options_text(&rule.options)),
-            ]);
-        }
-        text.push_str(&format!("{table}\n"));
+    let rules = if listing.rules.is_empty() { no_rules(symbol) } else { rules_text(&listing.rules) };
+    let skipped = if listing.skipped.is_empty() { String::new() } else { skipped_text(&listing.skipped) };
+    rules + &skipped
+}
+
+fn no_rules(symbol: Option<&str>) -> String {
+    let of = symbol.map(|symbol| format!(" of {symbol}")).unwrap_or_default();
+    let symbol = symbol.unwrap_or("BBCA");
+    format!("No rules{of}. Add one: tickwatch rule put {symbol} edge '>=' 9500 --id my-first-rule\n")
+}
+
+fn rules_text(rules: &[Rule]) -> String {
+    let mut table = table(&["symbol", "trigger", "op", "threshold", "id", "options"]);
+    for rule in rules {
+        table.add_row([
+            Cell::new(&rule.symbol),
+            Cell::new(rule.trigger),
+            Cell::new(rule.op),
+            number(rule.threshold),
+            Cell::new(&rule.id),
+            Cell::new(options_text(&rule.options)),
+        ]);
     }
-    if !listing.skipped.is_empty() {
-        text.push_str(&skipped_text(&listing.skipped));
-    }
-    text
+    format!("{table}\n")
 }
 
 fn skipped_text(skipped: &[Skipped]) -> String {

@@ -23,7 +23,7 @@ const TIMEOUT: &str = "message.timeout.ms";
 const TIMEOUT_MS: &str = "30000";
 
 /// How long Kafka may take to acknowledge what is queued at the end.
-const FLUSH: Duration = Duration::from_secs(60);
+const FLUSH: Duration = Duration::from_mins(1);
 
 /// A producer to the source topic.
 pub(super) struct Sender {
@@ -168,7 +168,7 @@ mod tests {
             .create()
             .unwrap();
         reader.subscribe(&[TOPIC]).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         let mut found = Vec::new();
         while found.len() < count {
             assert!(Instant::now() < deadline, "only {} records were there", found.len());

@@ -58,7 +58,7 @@ impl Status {
     fn new(config: &Config, states: Vec<SourceState>, kafka: Result<BTreeMap<i32, Progress>>, now: i64) -> Self {
         let (kafka, kafka_error) = match kafka {
             Ok(kafka) => (kafka, None),
-            Err(e) => (BTreeMap::new(), Some(format!("{e:#}"))),
+            Err(e) => (BTreeMap::new(), Some(reason(&e))),
         };
         let mut both: BTreeMap<i32, (Option<SourceState>, Progress)> =
             kafka.into_iter().map(|(partition, kafka)| (partition, (None, kafka))).collect();
@@ -82,20 +82,23 @@ impl Status {
 
     fn text(&self, now: i64) -> String {
         let Status { namespace, topic, group, kafka_error, partitions } = self;
-        let mut text = format!("topic {topic}, group {group}, namespace {namespace}\n");
-        if let Some(error) = kafka_error {
-            text.push_str(&format!("Kafka: {error}\n"));
-        }
+        let mut lines = vec![format!("topic {topic}, group {group}, namespace {namespace}")];
+        lines.extend(kafka_error.iter().map(|error| format!("Kafka: {error}")));
         if partitions.is_empty() {
-            text.push_str("No source partition was ever claimed. Start a worker: tickwatch run\n");
-            return text;
+            lines.push("No source partition was ever claimed. Start a worker: tickwatch run".to_owned());
+        } else {
+            lines.push(positions(partitions, now).to_string());
+            lines.push(counts(partitions).to_string());
+            let holds_back = |p: &PartitionStatus| format!("{topic}/{}: {}", p.partition, p.holds_back(now));
+            lines.extend(partitions.iter().map(holds_back));
         }
-        text.push_str(&format!("{}\n{}\n", positions(partitions, now), counts(partitions)));
-        for partition in partitions {
-            text.push_str(&format!("{topic}/{}: {}\n", partition.partition, partition.holds_back(now)));
-        }
-        text
+        lines.join("\n") + "\n"
     }
+}
+
+/// The outermost and the innermost message: librdkafka's errors repeat themselves in between.
+fn reason(e: &anyhow::Error) -> String {
+    if e.chain().len() == 1 { e.to_string() } else { format!("{e}: {}", e.root_cause()) }
 }
 
 fn positions(partitions: &[PartitionStatus], now: i64) -> comfy_table::Table {

@@ -379,7 +379,7 @@ impl Default for CandlesConfig {
             intervals: vec![second, minute],
             lateness: Duration::from_secs(2),
             late: LatePolicy::Drop,
-            keep: Duration::from_secs(24 * 3600),
+            keep: Duration::from_hours(24),
             idle_grace: Duration::from_millis(500),
         }
     }

@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn keep_reaches_over_the_lateness_and_under_revise_over_the_longest_interval() {
-        let hour = std::time::Duration::from_secs(3600);
+        let hour = std::time::Duration::from_hours(1);
         assert!(
             only_problem(|c| c.candles.lateness = 25 * hour).contains("keep (24h) must be at least lateness (25h)")
         );

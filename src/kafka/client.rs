@@ -24,16 +24,29 @@ const CONSUMER_FIXED: &[(&str, &str)] = &[
     ("group.protocol", "classic"),
 ];
 
-/// Defaults of the consumer. The default back-off of 1 s stalls a consumer whose local queue was full.
-const CONSUMER_DEFAULTS: &[(&str, &str)] =
-    &[("fetch.queue.backoff.ms", "10"), ("session.timeout.ms", "6000"), ("heartbeat.interval.ms", "1000")];
+/// Defaults of the consumer.
+///
+/// `fetch.queue.backoff.ms`: the usual 1 s stalls a consumer whose local queue was full. `fetch.wait.max.ms`: a
+/// partition that starts, or goes on after a pause, waits for the fetch under way, and with the other partitions
+/// quiet the broker holds that one so long (usually 500 ms). `queued.min.messages`: read ahead, a partition; a
+/// pause throws it away, so the usual 100,000 would be fetched several times over while the worker is behind.
+const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
+    ("fetch.queue.backoff.ms", "10"),
+    ("fetch.wait.max.ms", "100"),
+    ("queued.min.messages", "10000"),
+    ("session.timeout.ms", "6000"),
+    ("heartbeat.interval.ms", "1000"),
+];
 
 /// What every producer must be. The partitioner is the Java client's default, so that a key's outputs are where
 /// other programs put that key's records.
 const PRODUCER_FIXED: &[(&str, &str)] =
     &[("enable.idempotence", "true"), ("acks", "all"), ("partitioner", "murmur2_random")];
 
-const PRODUCER_DEFAULTS: &[(&str, &str)] = &[("linger.ms", "5"), ("compression.type", "lz4")];
+/// Defaults of producers. How large a record may be is for the output topic to say (`max.message.bytes`): the
+/// client's own limit is below the broker's, and would refuse dead letters that the source topic took.
+const PRODUCER_DEFAULTS: &[(&str, &str)] =
+    &[("linger.ms", "5"), ("compression.type", "lz4"), ("message.max.bytes", "1000000000")];
 
 /// Keys that other settings decide, with the name of that setting.
 const ELSEWHERE: &[(&str, &str)] = &[

@@ -13,7 +13,7 @@ use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
 use tokio::sync::oneshot;
 
-use super::poll::{Membership, SourceConsumer};
+use super::membership::{Membership, SourceConsumer};
 use super::source::SourceError;
 use crate::domain::{Offset, Position, Watermark};
 

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`source`] | what the worker holds: starting, positioning and closing the source; its events and errors |
 //! | [`reader`] | the records of one partition from one position on, with their back-pressure |
-//! | `poll` | the one thread that polls the consumer, decodes, and serves rebalances |
+//! | `poll` | the one thread that polls the consumer, decodes, and positions |
+//! | `membership` | what is assigned; rebalances, on the poll thread |
 //! | [`committer`] | the one thread that commits delivered positions, many partitions to a request |
 //! | [`ends`] | the log's start and end, asked through another client |
 //! | [`progress`] | how far the group is, for `tickwatch status` |
@@ -19,6 +20,7 @@
 pub mod client;
 pub mod committer;
 pub mod ends;
+mod membership;
 pub mod outputs;
 mod poll;
 pub mod progress;

@@ -1,7 +1,6 @@
-//! The thread that polls the consumer: records to readers, rebalances to events, positioning between polls.
+//! The thread that polls the consumer: records to readers, and positioning between polls.
 //!
-//! It never waits for work, with one exception: a revocation waits, up to a deadline, until what is in flight is
-//! committed, because the group hands the partitions on as soon as the callback returns.
+//! It never waits for work, with one exception: the hand-over of revoked partitions (`membership`).
 //!
 //! # Positioning
 //!
@@ -12,25 +11,21 @@
 //! and put back, which starts it anew. That is not done always, because librdkafka would count it as the answer
 //! to a revocation that waits in the queue at that moment.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc as std_mpsc};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::Timestamp;
+use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message};
-use rdkafka::topic_partition_list::TopicPartitionListElem;
-use rdkafka::types::RDKafkaRespErr;
-use rdkafka::{Timestamp, TopicPartitionList};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
-use super::client::{lock, log_line};
+use super::client::lock;
+use super::membership::{Command, Context, Reading, SourceConsumer};
 use super::reader::{Feed, Feeder, Reader};
-use super::source::{Done, SourceError, SourceEvent};
+use super::source::{SourceError, SourceEvent};
 use crate::domain::Offset;
 use crate::domain::record::Headers;
 use crate::input::{ChunkBuilder, Decoder, RawRecord};
@@ -51,233 +46,6 @@ const START_PATIENCE: Duration = Duration::from_millis(500);
 const POSITION_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request that still uses the consumer may hold up leaving the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(20);
-
-/// The group member; everything it shares between threads is in its context.
-pub(super) type SourceConsumer = BaseConsumer<Context>;
-
-/// What the poll thread is asked.
-#[derive(Debug)]
-pub(super) enum Command {
-    ReadFrom { partition: i32, offset: Offset, reply: oneshot::Sender<Result<Reader, SourceError>> },
-    IsAssigned { partition: i32, reply: oneshot::Sender<bool> },
-    HandOver { revocation: u64 },
-    Stop,
-}
-
-/// The assignment.
-#[derive(Default)]
-pub(super) struct Membership(Mutex<BTreeMap<i32, Partition>>);
-
-#[derive(Default)]
-struct Partition {
-    reading: Option<Reading>,
-    /// Its revocation has begun: commits go through, nothing else.
-    leaving: bool,
-    /// Fetching ended because the position was out of range.
-    stuck: bool,
-}
-
-/// A partition on its way to a reader.
-struct Reading {
-    /// Next offset to read.
-    next: Offset,
-    builder: ChunkBuilder,
-    feeder: Feeder,
-    paused: bool,
-}
-
-impl Membership {
-    /// Whether a commit is still this consumer's to make: until the partition is handed over.
-    pub(super) fn may_commit(&self, partition: i32) -> bool {
-        lock(&self.0).contains_key(&partition)
-    }
-
-    fn stays(&self, partition: i32) -> bool {
-        lock(&self.0).get(&partition).is_some_and(|p| !p.leaving)
-    }
-}
-
-impl Reading {
-    /// Hands on what was decoded. False if nobody reads any more.
-    fn flush(&mut self) -> bool {
-        self.builder.is_empty() || self.feeder.send(Feed::Chunk(self.builder.take()))
-    }
-}
-
-/// librdkafka calls back into this; only ever from the poll thread.
-pub(super) struct Context {
-    topic: Arc<str>,
-    membership: Arc<Membership>,
-    events: mpsc::UnboundedSender<SourceEvent>,
-    /// Kept to give to each [`Done`].
-    commands: std_mpsc::Sender<Command>,
-    asked: Mutex<std_mpsc::Receiver<Command>>,
-    /// Commands that came while a revocation was waited for.
-    deferred: Mutex<Vec<Command>>,
-    revocations: AtomicU64,
-    hand_over: Duration,
-    closing: AtomicBool,
-}
-
-impl Context {
-    pub(super) fn new(
-        topic: Arc<str>,
-        hand_over: Duration,
-        events: mpsc::UnboundedSender<SourceEvent>,
-        commands: std_mpsc::Sender<Command>,
-        asked: std_mpsc::Receiver<Command>,
-    ) -> Context {
-        Context {
-            topic,
-            membership: Arc::default(),
-            events,
-            commands,
-            asked: Mutex::new(asked),
-            deferred: Mutex::default(),
-            revocations: AtomicU64::new(0),
-            hand_over,
-            closing: AtomicBool::new(false),
-        }
-    }
-
-    pub(super) fn membership(&self) -> Arc<Membership> {
-        Arc::clone(&self.membership)
-    }
-
-    fn send(&self, event: SourceEvent) {
-        let _ = self.events.send(event); // a worker that stops has no ear for events
-    }
-
-    fn not_assigned(&self, partition: i32) -> SourceError {
-        SourceError::NotAssigned { topic: self.topic.to_string(), partition }
-    }
-
-    fn list(&self, partition: i32, offset: Option<Offset>) -> TopicPartitionList {
-        let mut list = TopicPartitionList::new();
-        let mut element = list.add_partition(&self.topic, partition);
-        if let Some(offset) = offset {
-            // Only a negative offset is refused; none is stored or committed, and the log's start is then right.
-            if element.set_offset(rdkafka::Offset::Offset(offset.0)).is_err() {
-                tracing::warn!(topic = %self.topic, partition, %offset, "a negative offset is read as the log's start");
-            }
-        }
-        list
-    }
-
-    /// Takes the new partitions in, paused. The offset is of no importance, but an absolute one spares
-    /// librdkafka the question for a committed offset and leaves it in a state in which it can seek.
-    fn assign(&self, consumer: &SourceConsumer, list: &mut TopicPartitionList) {
-        let result = list
-            .set_all_offsets(rdkafka::Offset::Offset(0))
-            .and_then(|()| consumer.pause(list))
-            .and_then(|()| match consumer.rebalance_protocol() {
-                RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
-                _ => consumer.assign(list),
-            })
-            .and_then(|()| consumer.pause(list));
-        if let Err(error) = result {
-            self.send(SourceEvent::Fatal(format!("partitions of {} could not be assigned: {error}", self.topic)));
-            return;
-        }
-        let partitions = numbers(list);
-        let mut assigned = lock(&self.membership.0);
-        for &partition in &partitions {
-            assigned.insert(partition, Partition::default());
-        }
-        drop(assigned);
-        self.send(SourceEvent::Assigned(partitions));
-    }
-
-    fn revoke(&self, consumer: &SourceConsumer, list: &TopicPartitionList) {
-        let partitions = numbers(list);
-        let lost = consumer.assignment_lost();
-        self.begin_leaving(&partitions);
-        let revocation = self.revocations.fetch_add(1, Ordering::Relaxed);
-        let done = Done::new(revocation, self.commands.clone());
-        self.send(SourceEvent::Revoked { partitions: partitions.clone(), lost, done });
-        if !lost && !partitions.is_empty() && !self.closing.load(Ordering::Relaxed) {
-            self.wait_for_hand_over(revocation);
-        }
-
-        let mut assigned = lock(&self.membership.0);
-        for partition in &partitions {
-            assigned.remove(partition);
-        }
-        drop(assigned);
-        let result = match consumer.rebalance_protocol() {
-            RebalanceProtocol::Cooperative => consumer.incremental_unassign(list),
-            _ => consumer.unassign(),
-        };
-        if let Err(error) = result {
-            self.send(SourceEvent::Fatal(format!("partitions of {} could not be given up: {error}", self.topic)));
-        }
-    }
-
-    /// Ends the readers.
-    fn begin_leaving(&self, partitions: &[i32]) {
-        let mut assigned = lock(&self.membership.0);
-        for partition in partitions {
-            if let Some(partition) = assigned.get_mut(partition) {
-                partition.leaving = true;
-                partition.reading = None;
-            }
-        }
-    }
-
-    /// Waits for the [`Done`]. Questions about partitions are answered meanwhile, or the partition's task could
-    /// wait for the answer and this for the task.
-    fn wait_for_hand_over(&self, revocation: u64) {
-        let deadline = Instant::now() + self.hand_over;
-        let asked = lock(&self.asked);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match asked.recv_timeout(left) {
-                Ok(Command::HandOver { revocation: done }) if done == revocation => return,
-                Ok(Command::HandOver { .. }) => {} // came after its deadline
-                Ok(Command::IsAssigned { partition, reply }) => {
-                    let _ = reply.send(self.membership.stays(partition)); // the asker may have gone
-                }
-                Ok(Command::ReadFrom { partition, reply, .. }) if !self.membership.stays(partition) => {
-                    let _ = reply.send(Err(self.not_assigned(partition))); // the asker may have gone
-                }
-                Ok(command) => lock(&self.deferred).push(command),
-                Err(_) => {
-                    tracing::warn!(
-                        topic = %self.topic,
-                        waited = ?self.hand_over,
-                        "revoked partitions are given up before their work was done; their next owner repeats it"
-                    );
-                    return;
-                }
-            }
-        }
-    }
-}
-
-impl ClientContext for Context {
-    fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
-        log_line(level, fac, message);
-    }
-
-    fn stats_raw(&self, _: &[u8]) {}
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        let Some(code) = error.rdkafka_error_code() else { return };
-        // These two are about one partition; the poll loop gets them too and tells its reader.
-        if !matches!(code, RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::AutoOffsetReset) {
-            self.send(SourceEvent::Error { code, reason: reason.to_owned() });
-        }
-    }
-}
-
-impl ConsumerContext for Context {
-    fn rebalance(&self, consumer: &SourceConsumer, what: RDKafkaRespErr, list: &mut TopicPartitionList) {
-        match what {
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => self.assign(consumer, list),
-            _ => self.revoke(consumer, list),
-        }
-    }
-}
 
 /// Starts the thread. It ends with [`Command::Stop`], the group left.
 pub(super) fn start(
@@ -318,13 +86,23 @@ struct Positioning {
 impl Poller {
     fn run(mut self) {
         while self.take_commands() {
-            self.drain(if self.positioning.is_empty() { POLL_TIMEOUT } else { POLL_TIMEOUT_BUSY });
+            self.drain(self.poll_timeout());
             self.hand_on();
             self.answer_questions();
             self.position();
             self.balance();
         }
         self.leave();
+    }
+
+    fn poll_timeout(&self) -> Duration {
+        if !self.questions.is_empty() {
+            Duration::ZERO
+        } else if !self.positioning.is_empty() {
+            POLL_TIMEOUT_BUSY
+        } else {
+            POLL_TIMEOUT
+        }
     }
 
     /// False: stop.
@@ -588,10 +366,6 @@ enum Seek {
     Done,
     NotFetching,
     Failed(KafkaError),
-}
-
-fn numbers(list: &TopicPartitionList) -> Vec<i32> {
-    list.elements().iter().map(TopicPartitionListElem::partition).collect()
 }
 
 fn headers_of(message: &BorrowedMessage<'_>) -> Option<Headers> {

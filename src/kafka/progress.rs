@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::client::{Asking, KafkaSetupError, asking_config};
@@ -50,7 +51,7 @@ fn read_blocking(kafka: &KafkaConfig) -> Result<BTreeMap<i32, Progress>> {
     let metadata = client
         .fetch_metadata(Some(topic), TIMEOUT)
         .with_context(|| format!("no answer from {}; check that it runs, and [kafka] brokers", kafka.brokers))?;
-    let partitions = metadata.topics().iter().flat_map(|found| found.partitions());
+    let partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
     let mut progress: BTreeMap<_, _> = partitions.map(|found| (found.id(), Progress::default())).collect();
     if progress.is_empty() {
         bail!("there is no topic {topic}; create it, or correct [kafka] topic");

@@ -16,7 +16,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::client::{KafkaSetupError, consumer_config};
 use super::committer::{Committed, Committer, CommitterHandle};
-use super::poll::{self, Command, SourceConsumer};
+use super::membership::{Command, Context, SourceConsumer};
+use super::poll;
 use super::reader::Reader;
 use crate::config::KafkaConfig;
 use crate::domain::{Offset, Position};
@@ -25,11 +26,22 @@ use crate::input::Decoder;
 /// How long the broker may take to say what is committed, an unfinished transaction on the offset included.
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A member of the consumer group, reading one topic.
+/// A member of the consumer group, reading one topic. Dropped without [`close`](Source::close) it leaves the
+/// group too, but nobody waits for that.
 pub struct Source {
     handle: SourceHandle,
+    stop: StopOnDrop,
     poller: thread::JoinHandle<()>,
     committer: Committer,
+}
+
+/// Ends the poll thread.
+struct StopOnDrop(std_mpsc::Sender<Command>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.send(Command::Stop); // it may have ended already
+    }
 }
 
 /// Asks the source; cheap to clone, for any task or thread.
@@ -149,7 +161,7 @@ impl Source {
         let topic: Arc<str> = kafka.topic.as_str().into();
         let (events, received) = mpsc::unbounded_channel();
         let (commands, asked) = std_mpsc::channel();
-        let context = poll::Context::new(Arc::clone(&topic), hand_over, events, commands.clone(), asked);
+        let context = Context::new(Arc::clone(&topic), hand_over, events, commands.clone(), asked);
         let membership = context.membership();
         let consumer: SourceConsumer = consumer_config(kafka)?.create_with_context(context).map_err(failed)?;
         consumer.subscribe(&[topic.as_ref()]).map_err(failed)?;
@@ -157,10 +169,11 @@ impl Source {
 
         let committer =
             Committer::start(Arc::clone(&topic), Arc::downgrade(&consumer), membership).map_err(thread_failed)?;
+        let stop = StopOnDrop(commands.clone());
         let handle =
             SourceHandle { topic, commands, committer: committer.handle(), consumer: Arc::downgrade(&consumer) };
         let poller = poll::start(consumer, max_buffered as usize, decoder).map_err(thread_failed)?;
-        Ok((Source { handle, poller, committer }, received))
+        Ok((Source { handle, stop, poller, committer }, received))
     }
 
     /// A handle for the partitions' tasks.
@@ -171,12 +184,11 @@ impl Source {
     /// Finishes the commits asked for, leaves the group and ends the threads. Partitions are given up at once:
     /// stop their work before.
     pub async fn close(self) {
-        let Source { handle, poller, committer } = self;
+        let Source { stop, poller, committer, .. } = self;
         let blocking = move || {
             committer.stop();
-            // A failed send or join means that the thread has ended already.
-            let _ = handle.commands.send(Command::Stop);
-            let _ = poller.join();
+            drop(stop);
+            let _ = poller.join(); // fails only if it panicked, which has been reported
         };
         if let Err(error) = tokio::task::spawn_blocking(blocking).await {
             tracing::error!(%error, "closing the source failed");

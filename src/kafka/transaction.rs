@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::ConsumerGroupMetadata;
-use rdkafka::error::{KafkaError, RDKafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer;
 
 use super::client::{lock, producer_config};
@@ -26,7 +26,7 @@ use crate::domain::{Position, SourcePartition};
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The producer before may have left a transaction that the broker must abort first.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Librdkafka takes an acknowledged record off its count a moment after it has told us.
+/// librdkafka takes an acknowledged record off its count a moment after it has told us.
 const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
 /// How a transaction ended that was not committed, or not known to be.
@@ -312,7 +312,7 @@ fn not_committed(error: &KafkaError) -> bool {
 }
 
 fn is_fatal(producer: &SinkProducer, cause: &Cause) -> bool {
-    matches!(cause, Cause::Call(KafkaError::Transaction(error)) if RDKafkaError::is_fatal(error))
+    matches!(cause, Cause::Call(KafkaError::Transaction(error)) if error.is_fatal())
         || producer.client().fatal_error().is_some()
 }
 

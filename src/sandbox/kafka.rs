@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::{Process, Result, SandboxError, find_program, wait_until_ready, with_free_ports};
 
 /// Names the folder with Kafka's jars; unset, it is `.cache/kafka/libs` here or in the source tree.
-pub const LIBS_VARIABLE: &str = "TICKWATCH_KAFKA_LIBS";
+pub const LIBS_VARIABLE: &str = "TW_KAFKA_LIBS";
 
 const LIBS: &str = ".cache/kafka/libs";
 const PROGRAM: &str = "Kafka's broker";
@@ -46,6 +46,7 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
 group.min.session.timeout.ms=500
 log.cleaner.dedupe.buffer.size=4194304
 log.index.size.max.bytes=1048576

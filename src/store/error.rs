@@ -18,6 +18,17 @@ pub enum StoreError {
         /// What the server said.
         message: String,
     },
+    /// A command that the scripts need is refused here.
+    #[error(
+        "the scripts need {what}, but Redis refuses it: {message}; give the ACL user this command on the keys of the \
+         namespace, or move what is in the way"
+    )]
+    Denied {
+        /// The command and its key.
+        what: String,
+        /// What the server said.
+        message: String,
+    },
     /// A script failed in a way it should not. Never retried blindly.
     #[error("script {call} failed: {message}")]
     Script {
@@ -83,7 +94,7 @@ impl StoreError {
     pub fn kind(&self) -> &'static str {
         match self {
             StoreError::Away(_) => "away",
-            StoreError::Refused { .. } => "refused",
+            StoreError::Refused { .. } | StoreError::Denied { .. } => "refused",
             StoreError::Script { .. } => "script",
             StoreError::Reply { .. } => "reply",
         }

@@ -61,9 +61,8 @@ impl std::fmt::Display for StoredRule {
 impl Before {
     /// Whether it was exactly this rule.
     pub fn is(&self, rule: &Rule) -> bool {
-        let StoredRule { set, op, threshold } = match self.rules[..] {
-            [only] => only,
-            _ => return false,
+        let [StoredRule { set, op, threshold }] = self.rules[..] else {
+            return false;
         };
         set == rule.set()
             && op == rule.op
@@ -316,6 +315,7 @@ async fn read(conn: &mut MultiplexedConnection, keys: &Keys, names: Vec<String>)
         let by_threshold = a.threshold.to_f64().total_cmp(&b.threshold.to_f64());
         by_set.then(by_threshold).then_with(|| (a.op, &a.id).cmp(&(b.op, &b.id)))
     });
+    listing.skipped.sort_by(|a, b| (&a.key, &a.member).cmp(&(&b.key, &b.member)));
     Ok(listing)
 }
 
@@ -349,7 +349,9 @@ impl Listing {
     }
 }
 
-/// Members with scores of a set, or fields with values of a hash.
+/// A member with its score, or a field with its value.
+type Pair = (Vec<u8>, Vec<u8>);
+/// All of a set, or of a hash.
 type Members = BTreeMap<Vec<u8>, Vec<u8>>;
 
 async fn types_of(conn: &mut MultiplexedConnection, names: &[String]) -> Result<Vec<String>> {
@@ -374,7 +376,7 @@ async fn scan_members(conn: &mut MultiplexedConnection, command: &str, names: &[
         for (i, cursor) in &page {
             pipe.cmd(command).arg(names[*i]).arg(cursor).arg("COUNT").arg(1_000);
         }
-        let replies: Vec<(u64, Vec<(Vec<u8>, Vec<u8>)>)> = pipe.query_async(conn).await?;
+        let replies: Vec<(u64, Vec<Pair>)> = pipe.query_async(conn).await?;
         for ((i, _), (cursor, found)) in page.into_iter().zip(replies) {
             members[i].extend(found);
             if cursor != 0 {

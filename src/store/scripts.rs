@@ -33,6 +33,8 @@ static CLOSE: LazyLock<Script> =
 static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| script(&[COMMON, include_str!("../../lua/heartbeat.lua")]));
 static TRIM: LazyLock<Script> = LazyLock::new(|| script(&[COMMON, include_str!("../../lua/trim.lua")]));
 
+static PROBE: LazyLock<Script> = LazyLock::new(|| script(&[include_str!("../../lua/probe.lua")]));
+
 /// Names one owner of a source partition: 128 random bits in hex.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token(String);
@@ -416,6 +418,17 @@ impl Scripts {
         cmd.arg(self.keys.outbox(partition)).arg(start).arg("+").arg("COUNT").arg(count);
         let value = run(conn, &cmd).await.map_err(|e| StoreError::of("read outbox", &e))?;
         parse_entries(value).ok_or(StoreError::Reply { call: "read outbox", expected: "outbox entries" })
+    }
+
+    /// Runs every command the scripts use on scratch keys of every family.
+    pub async fn probe(&self, conn: &mut impl ConnectionLike) -> Result<(), StoreError> {
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(PROBE.get_hash()).arg(0).arg(self.keys.namespace());
+        let mut reply = call("probe", &PROBE, conn, &cmd).await?;
+        if reply.text()? == "OK" {
+            return Ok(());
+        }
+        Err(StoreError::Denied { what: reply.text()?, message: reply.text()? })
     }
 
     fn command(&self, script: &Script, partition: &SourcePartition, token: &Token) -> Cmd {

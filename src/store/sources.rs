@@ -102,6 +102,19 @@ pub async fn read(conn: &mut MultiplexedConnection, keys: &Keys, topic: &str) ->
     Ok(sources)
 }
 
+/// Whether a source partition has no open window and no output that is not known to be delivered.
+pub async fn is_settled(
+    conn: &mut MultiplexedConnection,
+    keys: &Keys,
+    partition: &SourcePartition,
+) -> Result<bool> {
+    let mut pipe = Pipeline::with_capacity(2);
+    pipe.cmd("ZCARD").arg(keys.due(partition)).cmd("XLEN").arg(keys.outbox(partition));
+    let (due, outbox): (u64, u64) =
+        pipe.query_async(conn).await.with_context(|| format!("reading the state of {partition}"))?;
+    Ok(due == 0 && outbox == 0)
+}
+
 async fn partitions(conn: &mut MultiplexedConnection, keys: &Keys, topic: &str) -> Result<Vec<i32>> {
     let first = keys.source(&SourcePartition { topic: topic.to_owned(), partition: 0 });
     let prefix = first.trim_end_matches('0');

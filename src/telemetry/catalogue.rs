@@ -104,7 +104,7 @@ pub(super) fn describe() {
     describe_gauge!(LAG, "Records between the state position and the end of the partition.");
     describe_gauge!(WATERMARK_LAG, Unit::Seconds, "How far the watermark is behind the clock.");
     describe_gauge!(OUTBOX, "Outputs applied but not yet known to be delivered.");
-    describe_gauge!(LATE_RATIO, "Part of a partition's ticks that were late, since its first.");
+    describe_gauge!(LATE_RATIO, "Part of a partition's ticks that were late, since this worker owns it.");
     describe_gauge!(
         STATE,
         "1 for the state a partition is in here, 0 for the others; all 0 where it is not owned."

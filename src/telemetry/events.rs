@@ -137,6 +137,11 @@ pub fn out_of_order_ticks(partition: &SourcePartition, count: u64) {
     throttled!(debug, %partition, count, "ticks older than their symbol's last price");
 }
 
+/// So far no record of the partition held a tick: rather a wrong `[input]` than a silent market.
+pub fn no_ticks(partition: &SourcePartition, records: u64) {
+    warn!(%partition, records, "no record so far held a tick; does [input] format fit what is on the topic?");
+}
+
 /// The record at `offset` goes to the dead-letter topic. `kind` is a short stable word, `reason` a sentence.
 pub fn dead_letter(partition: &SourcePartition, offset: Offset, kind: &'static str, reason: &str) {
     counter!(catalogue::DEAD_LETTERS, "kind" => kind).increment(1);

@@ -1,6 +1,6 @@
 //! What a partition's task tells telemetry and readiness. The state machine knows neither.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use crate::telemetry::events::{self, Stop, Takeover};
 use crate::telemetry::{PartitionMetrics, PartitionState};
 
 /// Span over which the share of future ticks is judged.
-const CLOCK_SPAN: Duration = Duration::from_secs(60);
+const CLOCK_SPAN: Duration = Duration::from_mins(1);
 
 /// Ticks needed for that judgement: a single odd tick is no evidence about a clock.
 const CLOCK_TICKS: u64 = 10;
@@ -79,19 +79,48 @@ pub struct Reporter {
     shared: Arc<Shared>,
     metrics: Arc<PartitionMetrics>,
     reason: Arc<Mutex<Takeover>>,
+    seen: Arc<Seen>,
 }
+
+/// Running counts of one partition while it is owned.
+#[derive(Debug, Default)]
+struct Seen {
+    ticks: AtomicU64,
+    late: AtomicU64,
+    /// Records that were read well and held no tick.
+    empty: AtomicU64,
+    told_empty: AtomicBool,
+}
+
+/// So many records without a single tick are no accident.
+const EMPTY_RECORDS: u64 = 1_000;
 
 impl Reporter {
     /// For `partition`, just assigned.
     pub fn new(partition: SourcePartition, shared: Arc<Shared>) -> Reporter {
         let metrics = Arc::new(PartitionMetrics::new(&partition));
-        Reporter { partition, shared, metrics, reason: Arc::new(Mutex::new(Takeover::Assigned)) }
+        let reason = Arc::new(Mutex::new(Takeover::Assigned));
+        Reporter { partition, shared, metrics, reason, seen: Arc::default() }
     }
 
     /// A chunk was received.
     pub fn received(&self, chunk: &Chunk) {
         events::rounded_prices(&self.partition, chunk.rounded);
         self.kafka_answers();
+        let empty = chunk.records.iter().filter(|record| record.bad.is_none() && record.ticks.is_empty()).count();
+        let empty = self.seen.empty.fetch_add(empty as u64, Ordering::Relaxed) + empty as u64;
+        if empty >= EMPTY_RECORDS
+            && self.seen.ticks.load(Ordering::Relaxed) == 0
+            && chunk.ticks.is_empty()
+            && !self.seen.told_empty.swap(true, Ordering::Relaxed)
+        {
+            events::no_ticks(&self.partition, empty);
+        }
+    }
+
+    /// How many records lie between the state position and the end.
+    pub fn lag(&self, records: i64) {
+        self.metrics.set_lag(records.max(0) as u64);
     }
 
     /// Kafka does what it is asked.
@@ -211,6 +240,10 @@ impl Reporter {
         add(&totals.ticks, batch.counts.ticks);
         add(&totals.late, batch.counts.late);
         events::late_ticks(&self.partition, self.shared.late, batch.counts.late);
+        add(&self.seen.ticks, batch.counts.ticks);
+        add(&self.seen.late, batch.counts.late);
+        self.metrics
+            .set_late_ratio(self.seen.late.load(Ordering::Relaxed), self.seen.ticks.load(Ordering::Relaxed));
         for extra in &batch.extras {
             if let ExtraKind::DeadLetter { reason } = &extra.kind {
                 events::future_tick(&self.partition, extra.offset, reason);
@@ -227,7 +260,6 @@ impl Reporter {
 
     /// Publishes what the partition looks like.
     pub fn gauges(&self, snapshot: &Snapshot) {
-        self.metrics.set_lag(snapshot.buffered as u64);
         self.metrics.set_outbox(snapshot.undelivered as u64);
         self.metrics.set_state(match snapshot.hold.state {
             HoldState::Current => PartitionState::Current,

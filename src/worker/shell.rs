@@ -112,7 +112,6 @@ impl Shell {
     /// Runs until the partition is released, told to be abandoned, or the deadline of a graceful stop has passed.
     pub async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         let mut deadline: Option<tokio::time::Instant> = None;
-        let mut listening = true;
         self.hear(0, Event::Start);
         while !self.released {
             let wake = self.machine.wake_at(self.now()).saturating_sub(self.now());
@@ -123,13 +122,12 @@ impl Shell {
                 }
             };
             tokio::select! {
-                order = orders.recv(), if listening => match order {
+                order = orders.recv() => match order {
                     Some(Order::Stop) => {
                         deadline.get_or_insert(tokio::time::Instant::now() + self.shared.stop_deadline);
                         self.hear(self.machine.attempt(), Event::Stop);
                     }
-                    Some(Order::Abandon) => break,
-                    None => listening = false,
+                    Some(Order::Abandon) | None => break,
                 },
                 Some((attempt, outcome)) = self.under_way.next(), if !self.under_way.is_empty() => {
                     self.keep(attempt, outcome);

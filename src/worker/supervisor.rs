@@ -23,15 +23,17 @@ use crate::input::Decoder;
 use crate::kafka::{self, Done, Ends, Sink, Source, SourceEvent};
 use crate::store::keys::Keys;
 use crate::store::scripts::{Limits, Scripts};
-use crate::store::{check, pool};
+use crate::store::{check, pool, sources};
 use crate::telemetry::events;
 
 /// Windows sealed by one call.
 const CLOSE_PAGE: u32 = 5_000;
 
-/// How often a bounded run looks whether it is done, and a worker without Kafka whether it is back.
+/// How often a bounded run looks whether it is done.
 const LOOK: Duration = Duration::from_millis(50);
-const PROBE: Duration = Duration::from_secs(2);
+
+/// How often the broker is asked for the ends of the partitions owned: for the lag, and to see whether it is back.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// What a run has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -61,6 +63,8 @@ pub async fn run(
     for warning in check::check(&mut redis).await? {
         tracing::warn!("{warning}");
     }
+    let scripts = scripts_of(config);
+    scripts.probe(&mut redis).await?;
     drop(redis);
     let topics = kafka::topics::required(config);
     let topics: Vec<_> = topics.iter().map(|(name, role)| (name.as_str(), *role)).collect();
@@ -74,7 +78,7 @@ pub async fn run(
         settings: Arc::new(settings_of(config)),
         redis: config.redis.clone(),
         kafka: config.kafka.clone(),
-        scripts: scripts_of(config),
+        scripts,
         source: source.handle(),
         ends,
         sink,
@@ -174,6 +178,7 @@ struct Worker {
 struct Task {
     orders: mpsc::Sender<Order>,
     snapshots: watch::Receiver<Snapshot>,
+    reporter: Reporter,
     handle: JoinHandle<()>,
 }
 
@@ -198,7 +203,7 @@ impl Worker {
                 },
                 _ = look.tick(), if self.stop_at.is_some() => {
                     if self.is_finished().await {
-                        return Ok(());
+                        return self.none_stopped();
                     }
                 }
                 _ = probe.tick() => self.probe_kafka(),
@@ -212,10 +217,11 @@ impl Worker {
             let mut settings = (*self.shared.settings).clone();
             settings.stop_at = self.stop_at.as_ref().map(|ends| ends.get(&number).copied().unwrap_or(Offset(0)));
             let reporter = Reporter::new(partition.clone(), Arc::clone(&self.report));
-            let (shell, snapshots) = Shell::new(Arc::clone(&self.shared), partition, reporter, Arc::new(settings));
+            let (shell, snapshots) =
+                Shell::new(Arc::clone(&self.shared), partition, reporter.clone(), Arc::new(settings));
             let (orders, receiver) = mpsc::channel(4);
             let handle = tokio::spawn(shell.run(receiver));
-            self.tasks.insert(number, Task { orders, snapshots, handle });
+            self.tasks.insert(number, Task { orders, snapshots, reporter, handle });
         }
         events::partitions_owned(self.tasks.len());
     }
@@ -246,20 +252,29 @@ impl Worker {
         }
     }
 
-    /// Readiness comes back when a broker answers, not only when the next record arrives.
+    /// Publishes the lag. Readiness comes back when a broker answers, not only when the next record arrives.
     fn probe_kafka(&self) {
-        if !self.report.health.kafka_is_away() {
-            return;
+        for (&number, task) in &self.tasks {
+            let Some(position) = task.snapshots.borrow().position else { continue };
+            let (ends, reporter) = (self.shared.ends.clone(), task.reporter.clone());
+            tokio::spawn(async move {
+                if let Ok(range) = ends.ends(number).await {
+                    reporter.kafka_answers();
+                    reporter.lag(range.end.0 - position.offset.0);
+                }
+            });
         }
-        let (ends, health) = (self.shared.ends.clone(), self.report.health.clone());
-        tokio::spawn(async move {
-            if ends.partitions().await.is_ok() {
-                health.set_kafka(Ok::<(), String>(()));
-            }
-        });
+        if self.tasks.is_empty() && self.report.health.kafka_is_away() {
+            let (ends, health) = (self.shared.ends.clone(), self.report.health.clone());
+            tokio::spawn(async move {
+                if ends.partitions().await.is_ok() {
+                    health.set_kafka(Ok::<(), String>(()));
+                }
+            });
+        }
     }
 
-    /// Of a bounded run: every partition is finished here, or committed up to its end by another worker.
+    /// Of a bounded run: every partition is finished here, or by another worker.
     async fn is_finished(&self) -> bool {
         let Some(ends) = &self.stop_at else { return false };
         let own = |number| self.tasks.get(number).map(|task| task.snapshots.borrow().clone());
@@ -272,12 +287,33 @@ impl Worker {
             }
         }
         for number in others {
-            match self.shared.source.committed(number).await {
-                Ok(Some(committed)) if committed.offset >= ends[&number] => {}
-                _ => return false,
+            if !self.is_finished_elsewhere(number, ends[&number]).await {
+                return false;
             }
         }
         true
+    }
+
+    /// Committed up to its end, with nothing open and all of it delivered. The commit alone does not say that: a
+    /// partition that was read to its end before may have open windows, and be assigned to this worker in a moment.
+    async fn is_finished_elsewhere(&self, number: i32, end: Offset) -> bool {
+        match self.shared.source.committed(number).await {
+            Ok(Some(committed)) if committed.offset >= end => {}
+            _ => return false,
+        }
+        let Ok(mut redis) = pool::connect(&self.shared.redis).await else { return false };
+        let partition = SourcePartition { topic: self.topic.clone(), partition: number };
+        sources::is_settled(&mut redis, self.shared.scripts.keys(), &partition).await.unwrap_or(false)
+    }
+
+    /// A bounded run that left a partition stopped has failed.
+    fn none_stopped(&self) -> anyhow::Result<()> {
+        for (number, task) in &self.tasks {
+            if let Phase::Stopped(reason) = &task.snapshots.borrow().phase {
+                anyhow::bail!("partition {number} stopped: {reason}");
+            }
+        }
+        Ok(())
     }
 
     fn summary(&self) -> Summary {

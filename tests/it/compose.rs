@@ -12,13 +12,13 @@ use redis::Commands as _;
 use crate::harness::{self, Case, Isolation, Needs, Record, Stage, cases, wait_until};
 
 /// The compose command with its files and project, set by `make test-compose`.
-const COMPOSE_VARIABLE: &str = "TICKWATCH_COMPOSE";
+const COMPOSE_VARIABLE: &str = "TW_TEST_COMPOSE";
 
 const TOPIC: &str = "market-updates";
 const PARTITIONS: usize = 6;
 
 /// Containers start, groups balance, and a killed member is missed after its session timeout.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 pub(crate) fn cases() -> Vec<Case> {
     if env::var_os(COMPOSE_VARIABLE).is_none() {
@@ -131,11 +131,11 @@ fn wait_for_record(topic: &str, what: &str, wanted: impl Fn(&Record) -> bool) ->
 }
 
 fn redis() -> anyhow::Result<redis::Connection> {
-    harness::connect(&format!("redis://127.0.0.1:{}", port("TICKWATCH_REDIS_PORT", "6379")))
+    harness::connect(&format!("redis://127.0.0.1:{}", port("TW_TEST_REDIS_PORT", "6379")))
 }
 
 fn brokers() -> String {
-    format!("localhost:{}", port("TICKWATCH_KAFKA_PORT", "9094"))
+    format!("localhost:{}", port("TW_TEST_KAFKA_PORT", "9094"))
 }
 
 fn port(variable: &str, default: &str) -> String {

@@ -1,7 +1,7 @@
 //! Recorded payloads of nine exchange formats, decoded by their presets and, independently, from
 //! `serde_json::Value`: both must give the same trades.
 //!
-//! The payloads are not part of the repository: `TICKWATCH_DATA`, else `../shared/data`. Where they are absent the
+//! The payloads are not part of the repository: `TW_TEST_DATA`, else `../shared/data`. Where they are absent the
 //! trials are skipped with that reason.
 
 use std::path::PathBuf;
@@ -146,7 +146,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn every_trade_is_decoded(format: &Format) -> Result<Completion, Failed> {
     let path = data_folder().join("exchange-formats").join(format!("{}.jsonl", format.preset));
     let Ok(payloads) = std::fs::read_to_string(&path) else {
-        return Ok(Completion::ignored_with(format!("there is no {}; set TICKWATCH_DATA", path.display())));
+        return Ok(Completion::ignored_with(format!("there is no {}; set TW_TEST_DATA", path.display())));
     };
     let lines: Vec<&str> = payloads.lines().collect();
     let chunk = decode(format.preset, &lines)?;
@@ -182,7 +182,7 @@ fn decode(preset: &str, lines: &[&str]) -> Result<Chunk, Failed> {
 }
 
 fn data_folder() -> PathBuf {
-    std::env::var_os("TICKWATCH_DATA")
+    std::env::var_os("TW_TEST_DATA")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from)
 }
 

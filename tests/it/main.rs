@@ -4,13 +4,30 @@
 //! if a selected test needs them, and end with this process. What a machine lacks is a skip with its reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
+#![allow(clippy::unnecessary_wraps)] // every case has the same type, whether it uses `?` or not
 
 mod compose;
+mod end_to_end;
+mod exactly_once;
+mod exchanges;
+mod formats;
 mod harness;
+mod input;
+mod kafka;
+mod listings;
+mod live_rules;
+mod market;
+mod monitor;
 mod operations;
+mod oracle;
+mod reports;
 mod rules;
 mod sandbox;
+mod scene;
+mod scripts;
 mod simulation;
+mod time;
+mod workers;
 mod wrong_at_claim;
 
 use std::process::ExitCode;
@@ -20,10 +37,23 @@ use harness::Module;
 /// Every test of this binary.
 const MODULES: &[Module] = &[
     Module::Cases(compose::cases),
+    Module::Cases(end_to_end::cases),
+    Module::Cases(exactly_once::cases),
+    Module::Cases(exchanges::cases),
+    Module::Trials(formats::trials),
+    Module::Cases(input::cases),
+    Module::KafkaTrials(kafka::trials),
+    Module::Cases(listings::cases),
+    Module::Cases(live_rules::cases),
+    Module::Cases(operations::cases),
+    Module::Cases(oracle::cases),
+    Module::Cases(reports::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
+    Module::Cases(scripts::cases),
     Module::Cases(simulation::cases),
-    Module::Cases(operations::cases),
+    Module::Cases(time::cases),
+    Module::Cases(workers::cases),
     Module::Cases(wrong_at_claim::cases),
 ];
 

@@ -1,7 +1,7 @@
 //! What an operator meets: a start that cannot succeed says so at once and what to do, health and metrics tell the
 //! truth, a Redis that goes away and comes back is waited for, a stop is in good order.
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -10,7 +10,7 @@ use tickwatch::config::{Config, Scalar};
 use tickwatch::sandbox::Redis;
 
 use crate::harness::{
-    self, Case, Isolation, Message, Needs, PROGRAM, Stage, Worker, cases, free_address, wait_until,
+    self, Case, Isolation, Message, Needs, Stage, Worker, cases, free_address, program, wait_until,
 };
 use crate::sandbox::or_skip;
 
@@ -44,8 +44,7 @@ const BEGIN: i64 = 1_700_000_000_000;
 // ---- a start that cannot succeed
 
 fn an_unknown_key_is_refused_with_the_nearest_known_one(_: &Stage) -> anyhow::Result<()> {
-    let Output { status, stderr, .. } =
-        Command::new(PROGRAM).arg("run").env("TICKWATCH_KAFKA__TOPIK", "ticks").output()?;
+    let Output { status, stderr, .. } = program().arg("run").env("TICKWATCH_KAFKA__TOPIK", "ticks").output()?;
     let said = String::from_utf8_lossy(&stderr);
     ensure!(status.code() == Some(2), "{status}: {said}");
     ensure!(said.contains("topik") && said.contains("kafka.topic"), "{said}");

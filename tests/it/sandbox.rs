@@ -15,7 +15,7 @@ use tickwatch::sandbox::{Broker, Process, Redis};
 use crate::harness::{self, Case, Isolation, Message, Needs, Stage, cases, skip, wait_until};
 
 /// With this set, the test binary plays a part in a test instead of running tests.
-pub(crate) const ROLE_VARIABLE: &str = "TICKWATCH_IT_ROLE";
+pub(crate) const ROLE_VARIABLE: &str = "TW_TEST_IT_ROLE";
 
 const PARENT: &str = "parent";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -134,7 +134,7 @@ pub(crate) fn play(role: &OsStr) -> ExitCode {
     let started = Process::start(Command::new("sleep").arg("300"), Path::new("/dev/null"));
     let child = started.expect("`sleep` starts");
     println!("{}", child.pid());
-    thread::sleep(Duration::from_secs(300));
+    thread::sleep(Duration::from_mins(5));
     ExitCode::FAILURE
 }
 

@@ -47,14 +47,13 @@ pub(super) async fn run(conn: &mut MultiplexedConnection, keys: &Keys, args: App
 /// Every bad line, up to a limit, in one message.
 fn refusal(file: &dyn std::fmt::Display, problems: &[Problem]) -> anyhow::Error {
     let n = problems.len();
-    let mut message = format!("{file}: {n} bad {}, nothing was written", if n == 1 { "rule" } else { "rules" });
-    for Problem { line, message: what } in problems.iter().take(SHOWN) {
-        message.push_str(&format!("\n  line {line}: {what}"));
-    }
+    let rules = if n == 1 { "rule" } else { "rules" };
+    let mut lines = vec![format!("{file}: {n} bad {rules}, nothing was written")];
+    lines.extend(problems.iter().take(SHOWN).map(|Problem { line, message }| format!("  line {line}: {message}")));
     if n > SHOWN {
-        message.push_str(&format!("\n  and {} more", n - SHOWN));
+        lines.push(format!("  and {} more", n - SHOWN));
     }
-    anyhow::anyhow!(message)
+    anyhow::anyhow!(lines.join("\n"))
 }
 
 /// What applying a file does to the rules that are there.
@@ -110,16 +109,16 @@ impl<'a> Plan<'a> {
     fn summary(&self, dry_run: bool) -> String {
         let Plan { added, changed, unchanged, removed, skipped } = self;
         let would = if dry_run { "would be " } else { "" };
-        let mut text = format!(
-            "{} {would}added, {} {would}changed, {unchanged} unchanged, {} {would}removed",
+        let alone = match skipped {
+            0 => String::new(),
+            n => format!("; {n} that do not parse left alone (`tickwatch rule list` shows them)"),
+        };
+        format!(
+            "{} {would}added, {} {would}changed, {unchanged} unchanged, {} {would}removed{alone}",
             added.len(),
             changed.len(),
             removed.len()
-        );
-        if *skipped > 0 {
-            text.push_str(&format!("; {skipped} that do not parse left alone (`tickwatch rule list` shows them)"));
-        }
-        text
+        )
     }
 }
 

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tickwatch::config::Config;
+use tickwatch::sandbox::Redis;
 use tokio::runtime::Runtime;
+
+use super::run::skip;
 
 /// How long a helper waits for a server before it fails the test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -92,6 +95,11 @@ fn unique(what: &str) -> String {
 pub(crate) fn connect(url: &str) -> anyhow::Result<redis::Connection> {
     let client = redis::Client::open(url).with_context(|| format!("{url} is no Redis URL"))?;
     client.get_connection_with_timeout(PATIENCE).with_context(|| format!("connect to {url}"))
+}
+
+/// A Redis of a test's own, or a skip where this machine lacks it: for what would disturb other tests.
+pub(crate) fn private_redis() -> anyhow::Result<Redis> {
+    Redis::start(&[]).map_err(|error| if error.is_missing() { skip(error.to_string()) } else { error.into() })
 }
 
 /// Asks until `condition` holds; after `patience` it fails and names `what` was waited for.

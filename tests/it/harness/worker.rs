@@ -11,11 +11,23 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tickwatch::config::Config;
 use tickwatch::sandbox::Process;
+use tickwatch::sandbox::kafka::LIBS_VARIABLE;
 
 use super::stage::{PATIENCE, wait_until};
 
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tickwatch");
+
+/// The program under test, with no setting from the environment of the tests.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(PROGRAM);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TICKWATCH_") && name != LIBS_VARIABLE {
+            command.env_remove(name);
+        }
+    }
+    command
+}
 
 /// `tickwatch run` with its configuration in a file and its log in another. Dropping it kills it.
 pub(crate) struct Worker {
@@ -43,7 +55,7 @@ impl Worker {
         let file = directory.path().join("tickwatch.toml");
         fs::write(&file, toml::to_string(&config)?)?;
 
-        let mut command = Command::new(PROGRAM);
+        let mut command = program();
         command.current_dir(directory.path()).arg("--config").arg(&file).arg("run").args(arguments);
         command.envs(environment.iter().copied());
         let process = Process::start(&command, &directory.path().join("log"))?;

@@ -1,0 +1,642 @@
+//! A source topic, the rules on it, what the oracle expects of both, and what came out.
+//!
+//! Everything that is compared is a map of text, so that one function shows any difference.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use redis::Commands as _;
+use tickwatch::config::{Config, Guarantee, LatePolicy, Numbers};
+use tickwatch::store::keys::encode_symbol;
+
+use crate::harness::{self, Isolation, Message, Record, Stage, Worker, wait_until};
+use crate::oracle;
+
+/// When the streams of these tests begin, ms: in the past, so that no tick is ahead of a clock.
+pub(crate) const BEGIN: i64 = 1_700_000_000_000;
+
+/// How long a worker may take to deliver what a test sent.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One trade.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Tick {
+    pub(crate) symbol: String,
+    /// In hundredths.
+    pub(crate) price: i64,
+    /// In hundredths.
+    pub(crate) volume: i64,
+    /// Event time, ms.
+    pub(crate) ts: i64,
+    /// `None`: by the symbol.
+    pub(crate) partition: Option<i32>,
+}
+
+/// A tick of `price` whole units at `ms` after [`BEGIN`].
+pub(crate) fn tick(symbol: &str, price: i64, ms: i64) -> Tick {
+    Tick { symbol: symbol.into(), price: price * 100, volume: 100, ts: BEGIN + ms, partition: None }
+}
+
+/// What is compared: a name for each thing → its content.
+pub(crate) type Facts = BTreeMap<String, String>;
+
+/// What came out of the output topics.
+pub(crate) struct Received {
+    /// `notification <id>`, `candle <symbol>:<interval>:<start>:<revision>`, `late <partition>/<offset>` and
+    /// `dead letter <partition>/<offset>`, each with the record's value.
+    pub(crate) outputs: Facts,
+    /// Records that repeat another, word for word.
+    pub(crate) repeated: usize,
+}
+
+/// What the oracle expects.
+#[derive(Default)]
+pub(crate) struct Expected {
+    /// In the output topics; named as in [`Received`].
+    pub(crate) outputs: Facts,
+    /// In Redis: last prices, candles, running counts.
+    pub(crate) state: Facts,
+}
+
+/// A source topic of a test's own.
+pub(crate) struct Market<'s> {
+    stage: &'s Stage,
+    pub(crate) config: Config,
+    partitions: i32,
+    rules: Vec<oracle::Rule>,
+    log: Mutex<BTreeMap<(i32, i64), Sent>>,
+}
+
+/// What is at an offset.
+#[derive(Debug, Clone)]
+enum Sent {
+    Tick(Tick),
+    /// A record that is no tick, with its key and value.
+    Bad(String, String),
+}
+
+impl<'s> Market<'s> {
+    /// Makes the topics. Time passes by ticks alone: no silence ever closes a window, however slow the machine is.
+    pub(crate) fn open(
+        stage: &'s Stage,
+        partitions: i32,
+        change: impl FnOnce(&mut Config),
+    ) -> anyhow::Result<Self> {
+        let mut config = stage.config();
+        config.worker.heartbeat = Duration::from_millis(200);
+        config.candles.intervals = vec!["100ms".parse()?, "1s".parse()?];
+        config.candles.lateness = Duration::from_millis(300);
+        config.candles.idle_grace = Duration::from_hours(1);
+        change(&mut config);
+        stage.create_topic(&config.kafka.topic, partitions)?;
+        for topic in [&config.output.notifications, &config.output.candles] {
+            stage.create_topic(topic, 2)?;
+        }
+        stage.create_topic(&config.dead_letter_topic(), 1)?;
+        stage.create_topic(&config.late_topic(), 1)?;
+        Ok(Market { stage, config, partitions, rules: Vec::new(), log: Mutex::default() })
+    }
+
+    /// Where the test runs.
+    pub(crate) fn stage(&self) -> &'s Stage {
+        self.stage
+    }
+
+    /// Waits for a condition as long as a worker may take.
+    #[allow(clippy::unused_self)] // reads as what it is at its callers
+    pub(crate) fn wait_for(&self, what: &str, condition: impl FnMut() -> bool) -> anyhow::Result<()> {
+        wait_until(PATIENCE, what, condition)
+    }
+
+    /// A connection to this market's Redis.
+    pub(crate) fn redis(&self) -> anyhow::Result<redis::Connection> {
+        harness::connect(&self.config.redis.url)
+    }
+
+    /// The key with this market's prefix in front.
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.config.namespace)
+    }
+
+    /// The key of a source partition.
+    pub(crate) fn source_key(&self, partition: i32) -> String {
+        self.key(&format!("source:{}/{partition}", self.config.kafka.topic))
+    }
+
+    /// Adds a rule that stays as it is for the whole test, by one ZADD. `threshold` in hundredths.
+    pub(crate) fn put_rule(
+        &mut self,
+        symbol: &str,
+        trigger: &'static str,
+        op: &'static str,
+        threshold: i64,
+        id: &str,
+    ) -> anyhow::Result<()> {
+        let set = match (trigger, op) {
+            ("edge", _) => "edge",
+            (_, "<" | "<=") => "level:below",
+            (_, "=") => "level:equal",
+            _ => "level:above",
+        };
+        let (key, threshold) = (self.key(&format!("rules:{}:{set}", encode_symbol(symbol))), plain(threshold));
+        let _: () = self.redis()?.zadd(key, format!("{op} {id}"), &threshold)?;
+        let (symbol, id) = (symbol.to_owned(), id.to_owned());
+        self.rules.push(oracle::Rule { symbol, id, trigger, op, threshold, ..oracle::Rule::default() });
+        Ok(())
+    }
+
+    /// Sends ticks in order and waits until the broker has them.
+    pub(crate) fn send(&self, ticks: impl IntoIterator<Item = Tick>) -> anyhow::Result<()> {
+        let ticks: Vec<Tick> = ticks.into_iter().collect();
+        let messages = ticks.iter().map(|tick| Message {
+            key: Some(tick.symbol.clone()),
+            value: tick.json(),
+            partition: tick.partition,
+            ..Message::default()
+        });
+        let places = self.stage.produce(&self.config.kafka.topic, messages)?;
+        let mut log = self.log.lock().unwrap();
+        log.extend(places.into_iter().zip(ticks.into_iter().map(Sent::Tick)));
+        Ok(())
+    }
+
+    /// Sends a record that is no tick.
+    pub(crate) fn send_bad(&self, key: &str, value: &str) -> anyhow::Result<()> {
+        let places = self.stage.produce(&self.config.kafka.topic, [(key, value)])?;
+        self.log.lock().unwrap().insert(places[0], Sent::Bad(key.into(), value.into()));
+        Ok(())
+    }
+
+    /// Sends to each partition a tick so late in the day that every window before it closes.
+    pub(crate) fn send_closing(&self) -> anyhow::Result<()> {
+        let day = 86_400_000;
+        self.send(
+            (0..self.partitions)
+                .map(|number| Tick { partition: Some(number), ..tick(&format!("CLOSE-{number}"), 1, day) }),
+        )
+    }
+
+    /// Sends ticks of `walk` in small lots, beside `action`, until that returns.
+    pub(crate) fn under_load<T>(
+        &self,
+        walk: &mut Walk,
+        action: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        const LOT: usize = 50;
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let load = scope.spawn(|| -> anyhow::Result<()> {
+                while !done.load(Ordering::Relaxed) {
+                    self.send(walk.by_ref().take(LOT))?;
+                }
+                Ok(())
+            });
+            let result = action();
+            done.store(true, Ordering::Relaxed);
+            load.join().expect("the load does not panic")?;
+            result
+        })
+    }
+
+    /// The next offset of each partition.
+    fn ends(&self) -> BTreeMap<i32, i64> {
+        let log = self.log.lock().unwrap();
+        let end =
+            |number| log.range((number, 0)..(number + 1, 0)).next_back().map_or(0, |((_, offset), _)| offset + 1);
+        (0..self.partitions).map(|number| (number, end(number))).collect()
+    }
+
+    /// Waits until everything sent is in Redis.
+    pub(crate) fn wait_applied(&self) -> anyhow::Result<()> {
+        let (ends, mut redis) = (self.ends(), self.redis()?);
+        wait_until(PATIENCE, "everything sent to be applied", || {
+            ends.iter().all(|(number, end)| {
+                redis.hget::<_, _, Option<i64>>(self.source_key(*number), "next_offset").ok().flatten()
+                    == Some(*end)
+            })
+        })
+    }
+
+    /// Waits until everything sent is applied, delivered and committed.
+    pub(crate) fn wait_delivered(&self) -> anyhow::Result<()> {
+        self.wait_applied()?;
+        let (ends, mut redis) = (self.ends(), self.redis()?);
+        let group = self.group_reader()?;
+        let mut seen = String::new();
+        wait_until(PATIENCE, "everything sent to be delivered", || {
+            let mut pending = 0;
+            for number in 0..self.partitions {
+                let outbox = self.key(&format!("outbox:{}/{number}", self.config.kafka.topic));
+                pending += redis.xlen::<_, usize>(outbox).unwrap_or(1);
+            }
+            let committed = self.committed(&group).unwrap_or_default();
+            seen = format!("{pending} in the outbox, committed {committed:?} of {ends:?}");
+            pending == 0 && committed == ends
+        })
+        .with_context(|| seen.clone())
+    }
+
+    fn group_reader(&self) -> anyhow::Result<BaseConsumer> {
+        Ok(ClientConfig::new()
+            .set("bootstrap.servers", &self.config.kafka.brokers)
+            .set("group.id", &self.config.kafka.group)
+            .set("isolation.level", "read_committed")
+            .create()?)
+    }
+
+    /// The committed offset of each partition.
+    fn committed(&self, group: &BaseConsumer) -> anyhow::Result<BTreeMap<i32, i64>> {
+        let mut asked = TopicPartitionList::new();
+        for number in 0..self.partitions {
+            asked.add_partition(&self.config.kafka.topic, number);
+        }
+        let found = group.committed_offsets(asked, Duration::from_secs(5))?;
+        let offset = |offset| if let Offset::Offset(offset) = offset { offset } else { -1 };
+        Ok(found.elements().iter().map(|element| (element.partition(), offset(element.offset()))).collect())
+    }
+
+    /// The process that owns each partition, by Redis; 0 where none ever did.
+    pub(crate) fn owners(&self) -> anyhow::Result<Vec<u32>> {
+        let mut redis = self.redis()?;
+        (0..self.partitions)
+            .map(|number| {
+                let owner: Option<String> = redis.hget(self.source_key(number), "owner")?;
+                Ok(owner.as_deref().and_then(process_of).unwrap_or(0))
+            })
+            .collect()
+    }
+
+    /// Everything in the output topics. Two records of one name must be equal.
+    pub(crate) fn received(&self) -> anyhow::Result<Received> {
+        let (config, stage) = (&self.config, self.stage);
+        let isolation = self.isolation();
+        let mut received = Received { outputs: Facts::new(), repeated: 0 };
+        for record in stage.consume_all(&config.output.notifications, isolation)? {
+            received
+                .take(format!("notification {}", record.json()?["id"].as_str().unwrap_or_default()), &record)?;
+        }
+        for record in stage.consume_all(&config.output.candles, isolation)? {
+            let value = record.json()?;
+            let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
+            let number = |field: &str| value[field].as_i64().unwrap_or(-1);
+            let (symbol, interval) = (text("symbol"), text("interval"));
+            received
+                .take(format!("candle {symbol}:{interval}:{}:{}", number("start"), number("revision")), &record)?;
+        }
+        for (what, topic) in [("late", config.late_topic()), ("dead letter", config.dead_letter_topic())] {
+            for record in stage.consume_all(&topic, isolation)? {
+                ensure!(record.header("source.topic") == Some(&config.kafka.topic), "{record:?}");
+                let header = |name| record.header(name).unwrap_or_default().to_owned();
+                let mut name = format!("{what} {}/{}", header("source.partition"), header("source.offset"));
+                if what == "late" {
+                    write!(name, " for {}", header("late.intervals"))?;
+                }
+                received.take(name, &record)?;
+            }
+        }
+        Ok(received)
+    }
+
+    /// What is in Redis: last prices, candles, running counts.
+    pub(crate) fn state(&self) -> anyhow::Result<Facts> {
+        const CANDLE: &[&str] = &["open", "high", "low", "close", "volume", "count", "status", "revision"];
+        let families: [(&str, &[&str]); 3] = [
+            ("last", &["price", "ts", "source"]),
+            ("ohlc", CANDLE),
+            ("source", &["ticks", "late", "out_of_order", "notifications", "dead_letters"]),
+        ];
+        let mut redis = self.redis()?;
+        let mut state = Facts::new();
+        for (family, fields) in families {
+            let keys: Vec<String> = redis.keys(self.key(&format!("{family}:*")))?;
+            for key in keys {
+                let name = key.strip_prefix(&self.config.namespace).unwrap_or(&key);
+                if family == "ohlc" && is_closing(name) {
+                    continue;
+                }
+                let values: Vec<Option<String>> = redis.hmget(&key, fields)?;
+                let values: Vec<String> = values.into_iter().map(Option::unwrap_or_default).collect();
+                state.insert(name.to_owned(), values.join(" "));
+            }
+        }
+        Ok(state)
+    }
+
+    /// What the oracle expects of everything sent so far.
+    pub(crate) fn expected(&self) -> Expected {
+        let mut expected = Expected::default();
+        for number in 0..self.partitions {
+            self.expect_partition(number, &mut expected);
+        }
+        expected
+    }
+
+    fn expect_partition(&self, number: i32, expected: &mut Expected) {
+        let (mut ticks, mut bad) = (Vec::new(), 0);
+        for (&(_, offset), sent) in self.log.lock().unwrap().range((number, 0)..(number + 1, 0)) {
+            match sent {
+                Sent::Tick(tick) => ticks.push(oracle::LogRecord { offset, ticks: vec![tick.for_oracle()] }),
+                Sent::Bad(key, value) => {
+                    bad += 1;
+                    expected.outputs.insert(format!("dead letter {number}/{offset}"), format!("{key} -> {value}"));
+                }
+            }
+        }
+        let found = oracle::expected(&self.oracle_settings(number), &self.rules, &ticks);
+        let plain_or_text = |plain: &str| match self.config.output.numbers {
+            Numbers::Number => plain.to_owned(),
+            Numbers::String => format!("\"{plain}\""),
+        };
+        for notification in &found.notifications {
+            let content = format!("{} -> {}", notification.symbol, notification_value(notification, plain_or_text));
+            expected.outputs.insert(format!("notification {}", notification.id), content);
+        }
+        for candle in found.candles.iter().filter(|candle| !is_closing(&candle.symbol)) {
+            let oracle::Candle { symbol, interval, start, revision, .. } = candle;
+            let content = format!("{symbol} -> {}", candle_value(candle, plain_or_text));
+            expected.outputs.insert(format!("candle {symbol}:{interval}:{start}:{revision}"), content);
+        }
+        for late in &found.diverted {
+            let content = format!("{} -> {}", late.symbol, late_value(late, plain_or_text));
+            expected.outputs.insert(format!("late {number}/{} for {}", late.offset, late.intervals), content);
+        }
+
+        let source = format!("{}/{number}", self.config.kafka.topic);
+        for (symbol, (price, ts)) in &found.last {
+            expected.state.insert(format!("last:{}", encode_symbol(symbol)), format!("{price} {ts} {source}"));
+        }
+        for ((symbol, interval, start), c) in found.stored.iter().filter(|((symbol, ..), _)| !is_closing(symbol)) {
+            let fields = [
+                &c.open,
+                &c.high,
+                &c.low,
+                &c.close,
+                &c.volume,
+                &c.count.to_string(),
+                &c.status,
+                &c.revision.to_string(),
+            ];
+            let name = format!("ohlc:{}:{interval}:{start}", encode_symbol(symbol));
+            expected.state.insert(name, fields.map(String::as_str).join(" "));
+        }
+        let counts =
+            [ticks.len(), found.late as usize, found.out_of_order as usize, found.notifications.len(), bad];
+        // A partition that nothing was read from has a position, and no counts yet.
+        let any = !ticks.is_empty() || bad > 0;
+        let counts = counts.map(|count| if any { count.to_string() } else { String::new() });
+        expected.state.insert(format!("source:{source}"), counts.join(" "));
+    }
+
+    fn oracle_settings(&self, partition: i32) -> oracle::Settings {
+        let candles = &self.config.candles;
+        oracle::Settings {
+            topic: self.config.kafka.topic.clone(),
+            partition,
+            intervals: candles.intervals.iter().map(ToString::to_string).collect(),
+            lateness: candles.lateness.as_millis() as i64,
+            late: match candles.late {
+                LatePolicy::Drop => oracle::Late::Drop,
+                LatePolicy::Divert => oracle::Late::Divert,
+                LatePolicy::Revise => oracle::Late::Revise,
+            },
+            keep: candles.keep.as_millis() as i64,
+        }
+    }
+
+    /// Checks topics and Redis against the oracle. Returns how many records were repeated.
+    pub(crate) fn check(&self) -> anyhow::Result<usize> {
+        let expected = self.expected();
+        let received = self.received()?;
+        assert_same("outputs", &expected.outputs, &received.outputs)?;
+        assert_same("state", &expected.state, &self.state()?)?;
+        Ok(received.repeated)
+    }
+
+    /// Checks that notifications of one symbol come in the order of their ticks.
+    pub(crate) fn check_order(&self) -> anyhow::Result<()> {
+        let mut last = BTreeMap::new();
+        for record in self.stage.consume_all(&self.config.output.notifications, self.isolation())? {
+            let offset = record.json()?["source"]["offset"].as_i64().context("an offset")?;
+            let before = last.insert(record.key.clone(), offset).unwrap_or(-1);
+            ensure!(before <= offset, "{:?}: {offset} after {before}", record.key);
+        }
+        Ok(())
+    }
+
+    fn isolation(&self) -> Isolation {
+        match self.config.kafka.processing_guarantee {
+            Guarantee::AtLeastOnce => Isolation::ReadUncommitted,
+            Guarantee::ExactlyOnce => Isolation::ReadCommitted,
+        }
+    }
+}
+
+impl Received {
+    fn take(&mut self, name: String, record: &Record) -> anyhow::Result<()> {
+        ensure!(record.timestamp > BEGIN + 86_400_000, "{name}: stamped with {}, not with now", record.timestamp);
+        let content = format!("{} -> {}", record.key.as_deref().unwrap_or_default(), record.value);
+        match self.outputs.get(&name) {
+            Some(before) => {
+                ensure!(*before == content, "{name} was sent twice, differently:\n{before}\n{content}");
+                self.repeated += 1;
+            }
+            None => {
+                self.outputs.insert(name, content);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The value of a notification, field by field as documented.
+fn notification_value(notification: &oracle::Notification, number: impl Fn(&str) -> String) -> String {
+    let oracle::Notification {
+        id,
+        rule,
+        symbol,
+        trigger,
+        op,
+        threshold,
+        price,
+        previous,
+        ts,
+        topic,
+        partition,
+        offset,
+        ..
+    } = notification;
+    let previous = previous.as_deref().map_or_else(|| "null".into(), &number);
+    let (threshold, price) = (number(threshold), number(price));
+    format!(
+        r#"{{"id":"{id}","rule":"{rule}","symbol":"{symbol}","trigger":"{trigger}","op":"{op}","threshold":{threshold},"price":{price},"previous":{previous},"ts":{ts},"source":{{"topic":"{topic}","partition":{partition},"offset":{offset}}}}}"#
+    )
+}
+
+/// The value of a candle, field by field as documented.
+fn candle_value(candle: &oracle::Candle, number: impl Fn(&str) -> String) -> String {
+    let oracle::Candle { symbol, interval, start, end, open, high, low, close, volume, count, status, revision } =
+        candle;
+    let [open, high, low, close, volume] = [open, high, low, close, volume].map(|text| number(text));
+    format!(
+        r#"{{"symbol":"{symbol}","interval":"{interval}","start":{start},"end":{end},"open":{open},"high":{high},"low":{low},"close":{close},"volume":{volume},"count":{count},"status":"{status}","revision":{revision}}}"#
+    )
+}
+
+/// The value of a late tick: the shape in which ticks come in.
+fn late_value(late: &oracle::Diverted, number: impl Fn(&str) -> String) -> String {
+    let oracle::Diverted { symbol, price, volume, ts, .. } = late;
+    let (price, volume) = (number(price), number(volume));
+    format!(r#"{{"symbol":"{symbol}","price":{price},"volume":{volume},"ts":{ts}}}"#)
+}
+
+impl Tick {
+    fn for_oracle(&self) -> oracle::Tick {
+        let (symbol, ts) = (self.symbol.clone(), self.ts);
+        oracle::Tick { symbol, price: plain(self.price), volume: plain(self.volume), ts }
+    }
+
+    fn json(&self) -> String {
+        let (price, volume) = (plain(self.price), plain(self.volume));
+        format!(r#"{{"symbol":"{}","price":{price},"volume":{volume},"ts":{}}}"#, self.symbol, self.ts)
+    }
+}
+
+/// An endless stream of ticks of several symbols: prices wander, some ticks come late, some share a time.
+pub(crate) struct Walk {
+    random: StdRng,
+    prices: BTreeMap<String, i64>,
+    symbols: Vec<String>,
+    now: i64,
+    /// How far back a tick may lie, ms.
+    disorder: i64,
+}
+
+/// Half of what comes out of order comes this late at most, ms: some of it is still on time.
+const NEAR: i64 = 500;
+
+/// Where every walk starts, in hundredths.
+pub(crate) const START_PRICE: i64 = 10_000;
+
+impl Walk {
+    /// A walk of `symbols`, the same for the same seed.
+    pub(crate) fn new(seed: u64, symbols: impl IntoIterator<Item = impl Into<String>>, disorder: i64) -> Walk {
+        let symbols: Vec<String> = symbols.into_iter().map(Into::into).collect();
+        Walk { random: StdRng::seed_from_u64(seed), prices: BTreeMap::new(), symbols, now: BEGIN, disorder }
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Tick;
+
+    fn next(&mut self) -> Option<Tick> {
+        let symbol = self.symbols[self.random.random_range(0..self.symbols.len())].clone();
+        let price = self.prices.entry(symbol.clone()).or_insert(START_PRICE);
+        *price = (*price + self.random.random_range(-150..=150)).max(1);
+        let price = *price;
+        self.now += self.random.random_range(0..8);
+        let reach = if self.random.random_bool(0.5) { self.disorder } else { self.disorder.min(NEAR) };
+        let back = if self.random.random_bool(0.1) { self.random.random_range(0..=reach) } else { 0 };
+        let volume = self.random.random_range(0..1_000);
+        Some(Tick { symbol, price, volume, ts: self.now - back, partition: None })
+    }
+}
+
+/// Every tick of a few symbols fires, crossings of all.
+pub(crate) fn put_rules(market: &mut Market) -> anyhow::Result<()> {
+    for number in 0..SYMBOLS {
+        market.put_rule(&symbol(number), "edge", ">=", START_PRICE, "edge")?;
+        market.put_rule(&symbol(number), "level", "<", START_PRICE - 300, "level")?;
+    }
+    Ok(())
+}
+
+const SYMBOLS: u32 = 24;
+
+fn symbol(number: u32) -> String {
+    format!("SYM-{number}")
+}
+
+/// Ticks of all symbols, a little out of order, some of them late.
+pub(crate) fn walk(seed: u64) -> Walk {
+    Walk::new(seed, (0..SYMBOLS).map(symbol), 500)
+}
+
+/// How long a group may take to settle.
+pub(crate) const SETTLED: Duration = Duration::from_secs(20);
+
+/// Starts workers and waits until each answers that it is ready.
+pub(crate) fn start(market: &Market, count: usize) -> anyhow::Result<Vec<Worker>> {
+    let mut workers = (0..count).map(|_| Worker::start(&market.config)).collect::<anyhow::Result<Vec<_>>>()?;
+    for worker in &mut workers {
+        worker.wait_ready()?;
+    }
+    Ok(workers)
+}
+
+/// Waits until each worker owns a partition, and nobody else does.
+pub(crate) fn wait_shared(market: &Market, workers: &[Worker]) -> anyhow::Result<()> {
+    let all: BTreeSet<u32> = workers.iter().map(Worker::pid).collect();
+    wait_until(SETTLED, "each worker to own a partition", || {
+        market.owners().is_ok_and(|owners| BTreeSet::from_iter(owners) == all)
+    })
+    .with_context(|| format!("{:?} for {all:?}", market.owners()))
+}
+
+/// Waits until every partition is owned by one of the workers.
+pub(crate) fn wait_owned_by(market: &Market, workers: &[Worker], patience: Duration) -> anyhow::Result<()> {
+    let all: BTreeSet<u32> = workers.iter().map(Worker::pid).collect();
+    wait_until(patience, "the workers to own every partition", || {
+        market.owners().is_ok_and(|owners| owners.iter().all(|owner| all.contains(owner)))
+    })
+    .with_context(|| format!("{:?} for {all:?}", market.owners()))
+}
+
+/// The process in an owner's name, `<host>-<process>-<random>`.
+fn process_of(owner: &str) -> Option<u32> {
+    owner.rsplit('-').nth(1)?.parse().ok()
+}
+
+/// Hundredths as a plain decimal without trailing zeros.
+pub(crate) fn plain(hundredths: i64) -> String {
+    let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Whether a candle is of a tick of [`Market::send_closing`]: its windows stay open, which no oracle knows.
+fn is_closing(symbol: &str) -> bool {
+    symbol.trim_start_matches("ohlc:").starts_with("CLOSE-")
+}
+
+/// Fails with the first differences.
+pub(crate) fn assert_same(what: &str, expected: &Facts, found: &Facts) -> anyhow::Result<()> {
+    let mut differences = Vec::new();
+    for (name, content) in expected {
+        match found.get(name) {
+            None => differences.push(format!("missing: {name}: {content}")),
+            Some(other) if other != content => {
+                differences.push(format!("{name}:\n    expected {content}\n    found    {other}"));
+            }
+            Some(_) => {}
+        }
+    }
+    let unexpected = found.iter().filter(|(name, _)| !expected.contains_key(*name));
+    differences.extend(unexpected.map(|(name, content)| format!("unexpected: {name}: {content}")));
+    let shown = differences.iter().take(6).map(String::as_str).collect::<Vec<_>>().join("\n");
+    ensure!(
+        differences.is_empty(),
+        "{what}: {} differences ({} expected, {} found):\n{shown}",
+        differences.len(),
+        expected.len(),
+        found.len()
+    );
+    Ok(())
+}
