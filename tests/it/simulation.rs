@@ -6,7 +6,7 @@
 //! outcome; leave gaps in the log and transactions of others open; let the clock run. Afterwards the faults end, and
 //! the state and everything sent must be what the log means.
 //!
-//! `TW_SIM_SEED=<seed>` runs one schedule again and prints it; `TW_SIM_SCHEDULES=<n>` runs more.
+//! `TW_TEST_SIM_SEED=<seed>` runs one schedule again and prints it; `TW_TEST_SIM_SCHEDULES=<n>` runs more.
 
 mod log;
 mod oracle;
@@ -66,10 +66,10 @@ fn a_protocol_that_lacks_a_rule_is_caught(_: &Stage) -> anyhow::Result<()> {
 
 fn run_schedules(guarantee: Guarantee) -> anyhow::Result<()> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>()).transpose();
-    if let Some(seed) = number("TW_SIM_SEED")? {
+    if let Some(seed) = number("TW_TEST_SIM_SEED")? {
         return run_schedule(seed, guarantee, Broken::Nothing, true);
     }
-    for seed in 0..number("TW_SIM_SCHEDULES")?.unwrap_or(SCHEDULES) {
+    for seed in 0..number("TW_TEST_SIM_SCHEDULES")?.unwrap_or(SCHEDULES) {
         run_schedule(seed, guarantee, Broken::Nothing, false)?;
     }
     Ok(())
@@ -80,7 +80,7 @@ fn run_schedule(seed: u64, guarantee: Guarantee, broken: Broken, trace: bool) ->
     simulation
         .run()
         .and_then(|()| simulation.check())
-        .with_context(|| format!("{guarantee:?}, TW_SIM_SEED={seed} runs it again; {:?}", simulation.plan))
+        .with_context(|| format!("{guarantee:?}, TW_TEST_SIM_SEED={seed} runs it again; {:?}", simulation.plan))
 }
 
 /// A rule of the protocol taken out, to show that its lack is noticed.
