@@ -20,7 +20,7 @@ use rand::RngExt as _;
 use rand::rngs::StdRng;
 use tickwatch::config::{Guarantee, LatePolicy, OnStateLoss, RecoveryConfig};
 use tickwatch::domain::reference::Status;
-use tickwatch::domain::{Offset, Price};
+use tickwatch::domain::{Offset, Position, Price, Watermark};
 use tickwatch::store::scripts::Token;
 use tickwatch::worker::batching::BatchSettings;
 use tickwatch::worker::machine::{Machine, Phase};
@@ -178,7 +178,10 @@ impl Plan {
             group: "group".into(),
             fingerprint: "fingerprint".into(),
             guarantee: self.guarantee,
-            recovery: RecoveryConfig { on_state_loss: OnStateLoss::Rebuild, ..RecoveryConfig::default() },
+            recovery: RecoveryConfig {
+                on_state_loss: if self.rollback { OnStateLoss::Rebuild } else { OnStateLoss::Stop },
+                ..RecoveryConfig::default()
+            },
             batch: BatchSettings {
                 intervals: vec!["1s".parse().expect("an interval"), "3s".parse().expect("an interval")],
                 lateness: self.lateness(),
@@ -222,7 +225,7 @@ struct Flight {
     /// The producer it was given to.
     producer: u64,
     /// What was committed when it was issued.
-    committed: Option<tickwatch::domain::Position>,
+    committed: Option<Position>,
     answer: Option<Event>,
     /// Nobody waits for the answer any more.
     given_up: bool,
@@ -452,7 +455,9 @@ impl Simulation {
         let it = &self.flights[flight];
         it.worker == worker
             && !it.given_up
-            && !self.flights[..flight].iter().any(|other| other.worker == worker && other.channel == it.channel)
+            && !self.flights[..flight]
+                .iter()
+                .any(|before| before.worker == worker && before.channel == it.channel && !before.given_up)
     }
 
     // ---- what a shell does
@@ -616,7 +621,7 @@ impl Simulation {
                 }
                 self.kafka.send(&delivery.outputs);
                 if self.broken == Broken::CommitLosesTheWatermark {
-                    position.watermark = tickwatch::domain::Watermark::NEVER;
+                    position.watermark = Watermark::NEVER;
                 }
                 self.kafka.committed = Some(position);
                 Event::Transacted
@@ -627,10 +632,11 @@ impl Simulation {
     }
 
     /// Through the consumer: the broker asks whether it is a member of the group, not whether the partition is its own.
-    fn commit(&mut self, worker: usize, position: tickwatch::domain::Position, command: &Command) -> Event {
+    fn commit(&mut self, worker: usize, position: Position, command: &Command) -> Event {
         let start = matches!(command, Command::CommitStart(_));
         // A first commit on its way is done before its connection's next request, which hands the partition over.
-        let refused = worker != self.owner && (start || self.rng.random_bool(0.5));
+        let first = start && self.plan.exactly_once();
+        let refused = worker != self.owner && (first || self.rng.random_bool(0.5));
         if refused {
             return Event::Failed(Failure {
                 what: "commit",
@@ -700,9 +706,16 @@ impl Simulation {
             && snapshot.undelivered == 0
             && self.flights.iter().all(|flight| flight.given_up || matches!(flight.command, Command::Heartbeat(..)))
             && state.position.offset.0 == self.end()
-            && state.outbox.is_empty()
-            && (!self.plan.silence || state.due.is_empty())
+            && self.nothing_is_pending(snapshot.delivered)
+            && state.due.first().is_none_or(|due| !self.plan.silence && !state.position.watermark.passes(due.end))
             && (self.plan.stop_at.is_none() || snapshot.finished)
+    }
+
+    /// The outbox is empty. A Redis that came back as it was before a trim holds again what was delivered, until the
+    /// next one.
+    fn nothing_is_pending(&self, delivered: Position) -> bool {
+        let outbox = &self.store.now.state.outbox;
+        outbox.is_empty() || (self.plan.rollback && outbox.iter().all(|entry| entry.is_delivered(delivered)))
     }
 
     fn check(&self) -> anyhow::Result<()> {
