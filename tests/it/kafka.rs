@@ -668,8 +668,18 @@ async fn a_transaction_with_a_record_too_large_is_not_committed_and_the_next_one
     ensure!(error.to_string().contains("TLKM") && error.to_string().contains(&lab.output()), "{error}");
     ensure_eq(member.handle.committed(0).await?, None, "the position")?;
 
+    // What librdkafka purges of the failed transaction may take a record of the next one with it: aborted, known to be
+    // so, and tried again.
     let records = vec![out(&lab.output(), "BBCA", "after".into())];
-    sink.commit(records, &source, position(2, Watermark::NEVER), group()?).await?;
+    let again = async {
+        loop {
+            match sink.commit(records.clone(), &source, position(2, Watermark::NEVER), group()?).await {
+                Err(TransactionError::Aborted { .. }) => {}
+                outcome => return anyhow::Ok(outcome?),
+            }
+        }
+    };
+    patiently("the next transaction", again).await??;
     let written = lab.read_all(&lab.output()).await?;
     let values: Vec<_> = written.iter().filter_map(|m| m.payload()).collect();
     ensure_eq(values, vec![b"after".as_slice()], "the outputs")?;

@@ -170,12 +170,7 @@ fn members_that_do_not_parse_or_are_in_the_wrong_set_hurt_no_other_rule(stage: &
     assert_eq!(live.fired()?, ["alice@110", "erin@110"]);
     // The log is for people and throttled; the count is for alarms and complete.
     let logs = live.worker.logs();
-    ensure!(
-        logs.contains("rules are skipped")
-            && logs.contains(&live.market.key("rules:BBCA:"))
-            && logs.contains("=> bob"),
-        "{logs}"
-    );
+    ensure!(logs.contains("a rule is skipped") && logs.contains(&live.market.key("rules:BBCA:")), "{logs}");
     let metrics = live.worker.get("/metrics")?;
     let counted = metrics.lines().find_map(|line| line.strip_prefix("tickwatch_bad_rules_total "));
     let skipped: u64 = counted.context("bad rules are counted")?.parse()?;
@@ -214,7 +209,7 @@ fn a_key_of_the_wrong_type_stops_its_symbol_only(stage: &Stage) -> anyhow::Resul
 }
 
 fn flushed_scripts_are_loaded_again(stage: &Stage) -> anyhow::Result<()> {
-    on_a_private_redis(stage, |market, _| {
+    let repeated = on_a_private_redis(stage, |market, _| {
         let mut walk = walk(21);
         for _ in 0..5 {
             let _: () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut market.redis()?)?;
@@ -222,10 +217,9 @@ fn flushed_scripts_are_loaded_again(stage: &Stage) -> anyhow::Result<()> {
             market.wait_applied()?;
         }
         Ok(())
-    })
-    .map(|repeated| {
-        assert!(repeated.is_empty(), "a missing script is no reason to send anything twice: {repeated:?}");
-    })
+    })?;
+    ensure!(repeated.is_empty(), "a missing script is no reason to send anything twice: {repeated:?}");
+    Ok(())
 }
 
 fn killed_connections_lose_nothing(stage: &Stage) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use crate::harness::{Case, Needs, Stage, Worker, cases, private_redis, wait_unti
 use crate::market::{
     Market, SETTLED, START_PRICE, Walk, assert_same, put_rules, start, tick, wait_owned_by, wait_shared, walk,
 };
-use crate::monitor::{self, Monitor};
+use crate::monitor::{self, Line, Monitor};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases!(Needs::Both;
@@ -126,53 +126,42 @@ fn a_worker_frozen_past_its_session_writes_nothing_and_comes_back(stage: &Stage)
     let redis = private_redis()?;
     let mut market = Market::open(stage, 2, |config| config.redis.url = redis.url())?;
     put_rules(&mut market)?;
-    let workers = start(&market, 2)?;
+    let mut workers = start(&market, 2)?;
     wait_shared(&market, &workers)?;
-    let monitor = Monitor::start(redis.port())?;
-    let mut frozen_token = String::new();
-    market
-        .under_load(&mut walk(5), || {
-            let [mut frozen, other] = <[Worker; 2]>::try_from(workers).ok().context("two workers")?;
-            let number = market.owners()?.iter().position(|owner| *owner == frozen.pid()).context("it owns one")?;
-            frozen.pause()?;
-            frozen_token = market.redis()?.hget(market.source_key(number as i32), "token")?;
-            wait_until(SETTLED, "the other worker to own both", || {
-                market.owners().is_ok_and(|owners| owners == [other.pid(), other.pid()])
-            })?;
-            frozen.cont()?;
-            let both = [frozen, other];
-            wait_shared(&market, &both)?;
-            Ok(both)
-        })
-        .and_then(|_both| {
-            market.send_closing()?;
-            market.wait_delivered()
-        })?;
+    let owner = workers[0].pid();
+    let number = market.owners()?.iter().position(|of| *of == owner).context("it owns one partition")?;
+    let source = market.source_key(number as i32);
+    let token: String = market.redis()?.hget(&source, "token")?;
 
-    let lines = monitor.stop()?;
-    assert_fenced(&lines, &frozen_token)?;
+    let monitor = Monitor::start(redis.port())?;
+    market.under_load(&mut walk(5), || {
+        let mut redis = market.redis()?;
+        wait_until(SETTLED, "the first worker to apply ticks", || {
+            redis.hget::<_, _, i64>(&source, "next_offset").is_ok_and(|offset| offset > 100)
+        })?;
+        workers[0].pause()?;
+        let other = workers[1].pid();
+        wait_until(SETTLED, "the other worker to own both", || {
+            market.owners().is_ok_and(|owners| owners == [other, other])
+        })?;
+        workers[0].cont()?;
+        wait_shared(&market, &workers)
+    })?;
+    market.send_closing()?;
+    market.wait_delivered()?;
+
+    assert_fenced(&monitor.stop()?, &source, &token)?;
     market.check()?; // what was on its way to Kafka when it froze may come twice, word for word
     Ok(())
 }
 
-/// After another owner's claim no call with `token` writes.
-fn assert_fenced(lines: &[monitor::Line], token: &str) -> anyhow::Result<()> {
+/// Once another owner has claimed `source`, no call with `token` writes.
+fn assert_fenced(lines: &[Line], source: &str, token: &str) -> anyhow::Result<()> {
     const WRITES: [&str; 10] = ["HSET", "HDEL", "XADD", "XDEL", "XTRIM", "ZADD", "ZREM", "SADD", "DEL", "PEXPIRE"];
-    // The partition's claim by the other: the first script call on its source that sets another token after ours.
-    let source = lines
-        .iter()
-        .find(|line| line.command == "EVALSHA" && line.text.contains(token))
-        .and_then(|line| line.text.split('"').find(|word| word.contains("source:")))
-        .context("the frozen worker called scripts before")?;
-    let claim = lines
-        .iter()
-        .position(|line| {
-            line.by_script
-                && line.text.contains(source)
-                && line.text.contains("\"token\" \"")
-                && line.command == "HSET"
-        })
-        .context("the partition was claimed")?;
+    let is_claim = |line: &Line| {
+        line.by_script && line.command == "HSET" && line.text.contains(source) && line.text.contains("\"token\"")
+    };
+    let claim = lines.iter().position(is_claim).context("the other worker claims the partition")?;
     let mut by_frozen = false;
     for line in &lines[claim + 1..] {
         if line.by_script {
