@@ -180,6 +180,8 @@ impl Machine {
             }
             Err(problem) if self.settings.recovery.on_offsets_lost == OnOffsetsLost::Stop => {
                 let next = state.position.offset;
+                self.takeover.claimed = Some((token, state));
+                self.hold_claim();
                 return self.stop(
                     "offsets_lost",
                     format!(

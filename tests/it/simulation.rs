@@ -119,6 +119,12 @@ impl Broken {
     }
 }
 
+/// Lengths of the candle intervals, ms.
+const INTERVALS: [i64; 2] = [1_000, 3_000];
+
+/// ms.
+const LATENESS: i64 = 500;
+
 /// What a seed decides beforehand.
 #[derive(Debug, Clone)]
 struct Plan {
@@ -164,14 +170,6 @@ impl Plan {
         !(self.silence && self.rollback)
     }
 
-    fn intervals(&self) -> Vec<i64> {
-        vec![1_000, 3_000]
-    }
-
-    fn lateness(&self) -> i64 {
-        500
-    }
-
     fn settings(&self) -> Settings {
         Settings {
             owner: "worker".into(),
@@ -183,8 +181,8 @@ impl Plan {
                 ..RecoveryConfig::default()
             },
             batch: BatchSettings {
-                intervals: vec!["1s".parse().expect("an interval"), "3s".parse().expect("an interval")],
-                lateness: self.lateness(),
+                intervals: INTERVALS.map(|ms| format!("{ms}ms").parse().expect("an interval")).to_vec(),
+                lateness: LATENESS,
                 late: self.late,
                 keep: self.keep,
                 max_future: 30 * 24 * 3_600_000,
@@ -727,8 +725,7 @@ impl Simulation {
     }
 
     fn meaning(&self) -> Meaning {
-        let (intervals, lateness) = (self.plan.intervals(), self.plan.lateness());
-        Meaning { intervals, lateness, late: self.plan.late, keep: self.plan.keep }
+        Meaning { intervals: INTERVALS.to_vec(), lateness: LATENESS, late: self.plan.late, keep: self.plan.keep }
     }
 
     fn check_state(&self, want: &Oracle) -> anyhow::Result<()> {
