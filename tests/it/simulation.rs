@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Schedules of each guarantee that a run of the tests goes through.
-const SCHEDULES: u64 = 400;
+const SCHEDULES: u64 = 1_000;
 
 /// Schedules within which the lack of a rule has to show.
 const SCHEDULES_TO_CATCH: u64 = 3_000;
