@@ -30,12 +30,11 @@ const HANDED_OVER: Duration = Duration::from_secs(3);
 fn three_workers_share_six_partitions(stage: &Stage) -> anyhow::Result<()> {
     let market = market_with_rules(stage, 6)?;
     let workers = start(&market, 3)?;
-    wait_shared(&market, &workers)?;
-    let mut owned = Vec::new();
-    for worker in &workers {
-        owned.push(market.owners()?.iter().filter(|owner| **owner == worker.pid()).count());
-    }
-    assert_eq!(owned, [2, 2, 2]);
+    wait_until(SETTLED, "each worker to own two partitions", || {
+        let owners = market.owners().unwrap_or_default();
+        workers.iter().all(|worker| owners.iter().filter(|owner| **owner == worker.pid()).count() == 2)
+    })
+    .with_context(|| format!("{:?}", market.owners()))?;
 
     market.send(walk(1).take(2_000))?;
     market.send_closing()?;
@@ -69,6 +68,7 @@ fn a_worker_killed_under_load_leaves_nothing_undone(stage: &Stage) -> anyhow::Re
     let mut workers = start(&market, 2)?;
     wait_shared(&market, &workers)?;
     market.under_load(&mut walk(3), || {
+        market.wait_under_way()?;
         workers.remove(0).kill()?;
         wait_owned_by(&market, &workers, SETTLED)
     })?;
