@@ -1,5 +1,5 @@
 # The worker's image: built with the whole toolchain, shipped with the binary alone.
-FROM rust:1.89-bookworm AS build
+FROM rust:1.91-bookworm AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends cmake \
     && rm -rf /var/lib/apt/lists/*

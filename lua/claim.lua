@@ -18,10 +18,12 @@ local DELIVERED, DELIVERED_WATERMARK = tonumber(ARGV[8]), tonumber(ARGV[9])
 local PAGE, PAGES = 100, 100 -- entries dropped at most: what is left is muted when sending
 
 local FIELDS = {'epoch', 'next_offset', 'watermark', 'max_ts', 'max_ts_at', 'last_record', 'fingerprint',
-  'generation', 'owner', 'group'}
+  'generation', 'owner'}
 local source = {}
 for i, value in ipairs(redis.call('HMGET', SOURCE, unpack(FIELDS))) do source[FIELDS[i]] = value or '' end
-if source.group ~= '' and source.group ~= GROUP then return {'GROUP', source.group} end
+local group_key = NAMESPACE .. 'group'
+local group = redis.call('GET', group_key)
+if group and group ~= GROUP then return {'GROUP', group} end
 if source.next_offset == '' and START == '' then return {'ABSENT'} end
 redis.call('ZCARD', DUE) -- a wrong type is refused before anything is written
 outbox_tail()
@@ -54,6 +56,7 @@ local now = now_ms()
 local epoch = int((tonumber(source.epoch) or 0) + 1)
 redis.call('HSET', SOURCE, 'epoch', epoch, 'token', TOKEN, 'owner', OWNER, 'group', GROUP, 'seen', int(now),
   'fingerprint', FINGERPRINT)
+if not group then redis.call('SET', group_key, GROUP) end
 if RESET then
   source.generation = int((tonumber(source.generation) or 0) + 1)
   redis.call('DEL', DUE, OUTBOX)

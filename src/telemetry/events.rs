@@ -104,6 +104,9 @@ impl Stop {
     }
 }
 
+/// Skipped rules named in one line.
+const SHOWN_RULES: usize = 10;
+
 /// Writes a line unless one of its kind was written within the last ten seconds.
 macro_rules! throttled {
     ($level:ident, $($line:tt)*) => {{
@@ -175,10 +178,18 @@ pub fn refused_matches(partition: &SourcePartition, from: Offset, refused: u64) 
     );
 }
 
-/// A rule in `key` cannot be read and is skipped; `tickwatch rule list` shows it.
-pub fn bad_rule(key: &str, member: &str, reason: &str) {
-    counter!(catalogue::BAD_RULES).increment(1);
-    throttled!(warn, key, member, "a rule is skipped: {reason}; correct it or remove it with ZREM");
+/// Rules (each `key member`) cannot be read and are skipped; `tickwatch rule list` shows them with the reason.
+pub fn bad_rules(rules: &[String]) {
+    if rules.is_empty() {
+        return;
+    }
+    counter!(catalogue::BAD_RULES).increment(rules.len() as u64);
+    let shown = rules.iter().take(SHOWN_RULES).map(|rule| format!("{rule:?}")).collect::<Vec<_>>().join(", ");
+    throttled!(
+        warn,
+        count = rules.len(),
+        "rules are skipped, they do not parse: {shown}; tickwatch rule list says why, remove them with ZREM"
+    );
 }
 
 /// A symbol has a key of the wrong type (`problem` names both); its ticks go to the dead-letter topic until it is mended.

@@ -76,7 +76,7 @@ pub struct Machine {
 
     ask: Ask,
     last_beat: Mono,
-    hold: Hold,
+    pub(super) hold: Hold,
 }
 
 /// Where a partition stands between assignment and release.
@@ -393,12 +393,15 @@ impl Machine {
         if position.offset == self.delivered.offset && self.delivered.watermark > position.watermark {
             return self.call(Command::Advance(guard, self.delivered.watermark, None));
         }
-        if self.stopping || self.finished {
+        if self.stopping {
             return;
         }
         if now >= self.last_beat + self.settings.heartbeat {
             self.last_beat = now;
             return self.call(Command::Heartbeat(guard, self.hold.clone()));
+        }
+        if self.finished {
+            return;
         }
         if self.undelivered() >= self.settings.max_undelivered {
             return;
@@ -651,7 +654,7 @@ impl Machine {
 
     // ---- trouble
 
-    fn refused(&mut self, now: Mono, refusal: Refusal) {
+    pub(super) fn refused(&mut self, now: Mono, refusal: Refusal) {
         self.commands.push(Command::Tell(match refusal {
             Refusal::Fenced => Notice::Fenced,
             Refusal::Moved => Notice::Moved,
@@ -699,6 +702,7 @@ impl Machine {
     /// Forgets everything but the settings: what is under way is answered in vain.
     pub(super) fn forget(&mut self) {
         self.attempt += 1;
+        self.finished = false;
         self.guard = None;
         self.buffer.clear();
         self.reader_end = None;

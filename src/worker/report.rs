@@ -199,10 +199,7 @@ impl Reporter {
                 if refused_matches > 0 {
                     events::refused_matches(partition, batch.from, refused_matches);
                 }
-                for rule in bad_rules {
-                    let (key, member) = rule.split_once(' ').unwrap_or((&rule, ""));
-                    events::bad_rule(key, member, "it does not parse");
-                }
+                events::bad_rules(&bad_rules);
                 for symbol in poisoned {
                     events::poisoned_key(partition, &symbol);
                 }

@@ -86,7 +86,14 @@ pub async fn run(
         stop_deadline: config.worker.stop_deadline,
     });
     let report = Arc::new(report::Shared::new(health.clone(), config.candles.late));
-    let mut worker = Worker { shared, report, topic: config.kafka.topic.clone(), stop_at, tasks: BTreeMap::new() };
+    let mut worker = Worker {
+        shared,
+        report,
+        topic: config.kafka.topic.clone(),
+        stop_at,
+        joined: false,
+        tasks: BTreeMap::new(),
+    };
     health.set_started();
     let outcome = worker.serve(source_events, shutdown).await;
     health.set_stopping();
@@ -172,6 +179,8 @@ struct Worker {
     topic: String,
     /// Of a bounded run: the end of each partition at the start.
     stop_at: Option<HashMap<i32, Offset>>,
+    /// The group has given this worker its first share, which may be none.
+    joined: bool,
     tasks: BTreeMap<i32, Task>,
 }
 
@@ -212,6 +221,7 @@ impl Worker {
     }
 
     fn assigned(&mut self, partitions: &[i32]) {
+        self.joined = true;
         for &number in partitions {
             let partition = SourcePartition { topic: self.topic.clone(), partition: number };
             let mut settings = (*self.shared.settings).clone();
@@ -274,8 +284,12 @@ impl Worker {
         }
     }
 
-    /// Of a bounded run: every partition is finished here, or by another worker.
+    /// Of a bounded run: every partition is finished here, or by another worker. Before the group has given out its
+    /// partitions nobody is known to be another: each has to be claimed, to see whether something is wrong with it.
     async fn is_finished(&self) -> bool {
+        if !self.joined {
+            return false;
+        }
         let Some(ends) = &self.stop_at else { return false };
         let own = |number| self.tasks.get(number).map(|task| task.snapshots.borrow().clone());
         let mut others = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! (exactly once: open the producer, which fences the owner before) → committed position → claim →
-//! look at the log → read the outbox → start reading at the lower position
+//! look at the log → read the outbox → see that it was this claim's → start reading at the lower position
 //! ```
 //!
 //! What is missing at claim is a loss; each kind has a policy, and by default stops that partition, loudly.
@@ -11,12 +11,14 @@ use super::machine::{Machine, Phase};
 use super::protocol::{Command, Committed, Event, Failure, Mono, Notice};
 use crate::config::{Guarantee, OnGap, OnOffsetsLost, OnStateLoss, OnTruncation};
 use crate::domain::{Entry, Offset, Position, Watermark};
-use crate::store::scripts::{Claim, Claimed, Guard, State, Token};
+use crate::store::scripts::{Beat, Claim, Claimed, Guard, State, Token};
 
 /// What a takeover has learned so far.
 #[derive(Debug, Default)]
 pub(super) struct Takeover {
     committed: Option<Committed>,
+    /// There was state, but no committed offset: the offset was read once more.
+    looked_again: bool,
     why_range: WhyRange,
     claimed: Option<(Token, State)>,
     /// No entry of the outbox is known to be delivered: the delivered offset is at or below the first of them.
@@ -83,6 +85,8 @@ impl Machine {
                     .into(),
             ),
             Event::Outbox(entries) => self.take_outbox(entries),
+            Event::Beat(Beat::Ok { .. }) => self.read_on(),
+            Event::Beat(Beat::Refused(refusal)) => self.refused(now, refusal),
             Event::Reading => self.start_running(now),
             Event::OutOfRange => self.fail(
                 now,
@@ -121,6 +125,12 @@ impl Machine {
     fn found_nothing(&mut self) {
         let offset = match &self.takeover.committed {
             None | Some(Committed::None) => return self.ask_range(WhyRange::First),
+            // The start is committed before Redis is written: an owner ended, or is, between the two. Before the first
+            // tick there is no state to lose.
+            Some(Committed::At(Position { offset, watermark: Watermark::NEVER })) => {
+                let start = Some(*offset);
+                return self.claim(start, false);
+            }
             Some(Committed::At(position)) => position.offset,
             Some(Committed::Unreadable(offset, _)) => *offset,
         };
@@ -163,8 +173,15 @@ impl Machine {
         };
         match found {
             Ok(delivered) => self.delivered = delivered,
+            // Another owner may have started the partition since the offset was read. It committed before it claimed.
+            Err(_) if !self.takeover.looked_again => {
+                self.takeover.looked_again = true;
+                return self.commands.push(Command::FetchCommitted);
+            }
             Err(problem) if self.settings.recovery.on_offsets_lost == OnOffsetsLost::Stop => {
                 let next = state.position.offset;
+                self.takeover.claimed = Some((token, state));
+                self.hold_claim();
                 return self.stop(
                     "offsets_lost",
                     format!(
@@ -277,6 +294,13 @@ impl Machine {
             self.deliveries.add_entries(entries, self.delivered, |_| None);
             return self.commands.push(Command::ReadOutbox(Some(last)));
         }
+        // Reading is not guarded: a Redis that came back older since the claim would look as if nothing were pending.
+        let Some((token, State { position, tail, .. })) = &self.takeover.claimed else { return };
+        let guard = Guard { token: token.clone(), position: *position, tail: *tail };
+        self.commands.push(Command::Heartbeat(guard, self.hold.clone()));
+    }
+
+    fn read_on(&mut self) {
         let Some((_, state)) = &self.takeover.claimed else { return };
         let lower = state.position.offset.min(self.delivered.offset);
         let log_start = self.takeover.log_start.unwrap_or(lower);

@@ -11,7 +11,7 @@ pub(crate) use kafka::{Isolation, Message, Record, consume_all, create_topic, pr
 pub(crate) use run::{Case, Module, Needs, run, skip};
 pub(crate) use stage::{Stage, connect, private_redis, wait_until};
 #[allow(unused_imports)] // for every module; not all use each
-pub(crate) use worker::{PROGRAM, Worker};
+pub(crate) use worker::{PROGRAM, Worker, free_address, program};
 
 /// The cases of a module, named after it: `cases!(Needs::Redis; first_test, second_test)`.
 macro_rules! cases {

@@ -18,6 +18,7 @@ mod listings;
 mod live_rules;
 mod market;
 mod monitor;
+mod operations;
 mod oracle;
 mod reports;
 mod rules;
@@ -27,6 +28,7 @@ mod scripts;
 mod simulation;
 mod time;
 mod workers;
+mod wrong_at_claim;
 
 use std::process::ExitCode;
 
@@ -43,6 +45,7 @@ const MODULES: &[Module] = &[
     Module::KafkaTrials(kafka::trials),
     Module::Cases(listings::cases),
     Module::Cases(live_rules::cases),
+    Module::Cases(operations::cases),
     Module::Cases(oracle::cases),
     Module::Cases(reports::cases),
     Module::Cases(rules::cases),
@@ -51,6 +54,7 @@ const MODULES: &[Module] = &[
     Module::Cases(simulation::cases),
     Module::Cases(time::cases),
     Module::Cases(workers::cases),
+    Module::Cases(wrong_at_claim::cases),
 ];
 
 fn main() -> ExitCode {

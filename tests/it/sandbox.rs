@@ -160,7 +160,7 @@ fn a_program_that_ignores_the_stop_is_killed(_: &Stage) -> anyhow::Result<()> {
 }
 
 /// The server, or a skip where this machine lacks it.
-fn or_skip<T>(started: tickwatch::sandbox::Result<T>) -> anyhow::Result<T> {
+pub(crate) fn or_skip<T>(started: tickwatch::sandbox::Result<T>) -> anyhow::Result<T> {
     started.map_err(|error| if error.is_missing() { skip(error.to_string()) } else { error.into() })
 }
 

@@ -80,6 +80,17 @@ impl Worker {
         Ok(agent.get(format!("http://{}{path}", self.http)).call()?.body_mut().read_to_string()?)
     }
 
+    /// Status and body of a page, whatever the status.
+    pub(crate) fn page(&self, path: &str) -> anyhow::Result<(u16, String)> {
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(5)))
+            .http_status_as_error(false)
+            .build()
+            .into();
+        let mut response = agent.get(format!("http://{}{path}", self.http)).call()?;
+        Ok((response.status().as_u16(), response.body_mut().read_to_string()?))
+    }
+
     /// Where `/healthz`, `/readyz` and `/metrics` are.
     pub(crate) fn http(&self) -> SocketAddr {
         self.http
@@ -138,6 +149,7 @@ impl Worker {
     }
 }
 
-fn free_address() -> anyhow::Result<SocketAddr> {
+/// An address on this machine where nobody listens.
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

@@ -33,7 +33,9 @@ pub(super) fn bytes(redis: &mut Connection, keys: &Keys) -> BTreeMap<String, Vec
 
 /// What Redis holds; outboxes are compared as entries, not here.
 pub(super) fn found(redis: &mut Connection, keys: &Keys) -> Dump {
-    let names: Vec<String> = names(redis, keys);
+    // Whose the namespace is: no part of the state of a partition.
+    let group = format!("{}group", keys.namespace());
+    let names: Vec<String> = names(redis, keys).into_iter().filter(|name| *name != group).collect();
     let short = |name: &String| name[keys.namespace().len()..].to_owned();
     let (names, families): (Vec<String>, Vec<Family>) =
         names.into_iter().filter_map(|name| Family::of(&short(&name)).map(|family| (name, family))).unzip();

@@ -215,7 +215,8 @@ impl Oracle {
             let end = start + interval;
             let is_late = end <= self.watermark;
             late |= is_late;
-            let reached = self.meaning.late == LatePolicy::Revise && end > self.watermark - self.meaning.keep;
+            let reached =
+                self.meaning.late == LatePolicy::Revise && end > self.watermark.saturating_sub(self.meaning.keep);
             if is_late && !reached {
                 continue;
             }

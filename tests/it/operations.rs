@@ -1,0 +1,263 @@
+//! What an operator meets: a start that cannot succeed says so at once and what to do, health and metrics tell the
+//! truth, a Redis that goes away and comes back is waited for, a stop is in good order.
+
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use redis::Commands as _;
+use tickwatch::config::{Config, Scalar};
+use tickwatch::sandbox::Redis;
+
+use crate::harness::{
+    self, Case, Isolation, Message, Needs, Stage, Worker, cases, free_address, program, wait_until,
+};
+use crate::sandbox::or_skip;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = cases!(Needs::Nothing;
+        an_unknown_key_is_refused_with_the_nearest_known_one,
+    );
+    cases.extend(cases!(Needs::Redis;
+        a_broker_that_is_not_there_ends_the_start_with_its_address,
+    ));
+    cases.extend(cases!(Needs::Kafka;
+        a_redis_that_is_not_there_ends_the_start_with_its_address,
+        a_redis_that_evicts_keys_is_refused,
+        a_redis_cluster_is_refused,
+        a_redis_that_is_killed_and_comes_back_is_waited_for,
+    ));
+    cases.extend(cases!(Needs::Both;
+        missing_topics_come_with_the_commands_that_make_them,
+        health_readiness_and_metrics_tell_of_a_worker_at_work,
+        a_worker_told_to_end_ends_well,
+        a_note_too_large_for_the_producer_stops_its_partition_only,
+    ));
+    cases
+}
+
+/// A start that fails does so within this time.
+const FAILS_WITHIN: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
+const BEGIN: i64 = 1_700_000_000_000;
+
+// ---- a start that cannot succeed
+
+fn an_unknown_key_is_refused_with_the_nearest_known_one(_: &Stage) -> anyhow::Result<()> {
+    let Output { status, stderr, .. } = program().arg("run").env("TICKWATCH_KAFKA__TOPIK", "ticks").output()?;
+    let said = String::from_utf8_lossy(&stderr);
+    ensure!(status.code() == Some(2), "{status}: {said}");
+    ensure!(said.contains("did you mean TICKWATCH_KAFKA__TOPIC?"), "{said}");
+    Ok(())
+}
+
+fn a_broker_that_is_not_there_ends_the_start_with_its_address(stage: &Stage) -> anyhow::Result<()> {
+    let address = free_address()?.to_string();
+    let mut config = Config { namespace: stage.namespace().to_owned(), ..Config::default() };
+    stage.redis_url().clone_into(&mut config.redis.url);
+    config.kafka.brokers.clone_from(&address);
+    let said = failed_start(&config)?;
+    ensure!(said.contains(&address) && said.contains("set kafka.brokers"), "{said}");
+    Ok(())
+}
+
+fn a_redis_that_is_not_there_ends_the_start_with_its_address(stage: &Stage) -> anyhow::Result<()> {
+    let address = free_address()?.to_string();
+    let said = failed_start(&on_redis(stage, format!("redis://{address}"))?)?;
+    ensure!(said.contains(&address), "{said}");
+    Ok(())
+}
+
+fn a_redis_that_evicts_keys_is_refused(stage: &Stage) -> anyhow::Result<()> {
+    let redis = or_skip(Redis::start(&[("maxmemory-policy", "allkeys-lru")]))?;
+    let said = failed_start(&on_redis(stage, redis.url())?)?;
+    ensure!(said.contains("allkeys-lru") && said.contains("CONFIG SET maxmemory-policy noeviction"), "{said}");
+    Ok(())
+}
+
+fn a_redis_cluster_is_refused(stage: &Stage) -> anyhow::Result<()> {
+    let redis = or_skip(Redis::start(&[("cluster-enabled", "yes")]))?;
+    let said = failed_start(&on_redis(stage, redis.url())?)?;
+    ensure!(said.contains("cluster_enabled:1") && said.contains("[redis] url"), "{said}");
+    Ok(())
+}
+
+fn missing_topics_come_with_the_commands_that_make_them(stage: &Stage) -> anyhow::Result<()> {
+    let config = stage.config();
+    stage.create_topic(&config.kafka.topic, 1)?;
+    let said = failed_start(&config)?;
+    for topic in [&config.output.notifications, &config.output.candles, &config.dead_letter_topic()] {
+        let command = format!("kafka-topics.sh --bootstrap-server {} --create --topic {topic}", stage.brokers());
+        ensure!(said.contains(&command), "{command} is not in {said}");
+    }
+    ensure!(!said.contains(&format!("--topic {} ", config.kafka.topic)), "{said}");
+    Ok(())
+}
+
+/// What a worker that cannot start says; it has to end with 1 by itself.
+fn failed_start(config: &Config) -> anyhow::Result<String> {
+    let mut worker = Worker::start(config)?;
+    let status = worker.wait(FAILS_WITHIN)?;
+    ensure!(status.code() == Some(1), "{status}: {}", worker.logs());
+    Ok(worker.logs())
+}
+
+/// A configuration on a Redis of its own and the shared broker.
+fn on_redis(stage: &Stage, url: String) -> anyhow::Result<Config> {
+    let mut config = Config { namespace: stage.namespace().to_owned(), ..Config::default() };
+    config.redis.url = url;
+    stage.brokers().clone_into(&mut config.kafka.brokers);
+    config.kafka.group = stage.unique("group");
+    config.kafka.topic = stage.unique("ticks");
+    config.output.notifications = stage.unique("notifications");
+    config.output.candles = stage.unique("candles");
+    quick(&mut config);
+    Ok(config)
+}
+
+fn quick(config: &mut Config) {
+    config.worker.heartbeat = Duration::from_millis(200);
+    config.kafka.consumer.insert("session.timeout.ms".into(), Scalar("6000".into()));
+}
+
+fn create_topics(stage: &Stage, config: &Config, partitions: i32) -> anyhow::Result<()> {
+    stage.create_topic(&config.kafka.topic, partitions)?;
+    stage.create_topic(&config.output.notifications, 1)?;
+    stage.create_topic(&config.output.candles, 1)?;
+    stage.create_topic(&config.dead_letter_topic(), 1)
+}
+
+/// Ticks that cross 9500 upwards at every second one, `from..to` a quarter of a second apart.
+fn ticks(symbol: &str, partition: i32, numbers: std::ops::Range<i64>) -> Vec<Message> {
+    let tick = |n: i64| Message {
+        key: Some(symbol.to_owned()),
+        value: serde_json::json!({
+            "symbol": symbol, "price": if n % 2 == 0 { 9_400 } else { 9_600 }, "volume": 1, "ts": BEGIN + n * 250
+        })
+        .to_string(),
+        partition: Some(partition),
+        ..Message::default()
+    };
+    numbers.map(tick).collect()
+}
+
+fn watch(redis_url: &str, config: &Config, symbol: &str) -> anyhow::Result<()> {
+    let key = format!("{}rules:{symbol}:edge", config.namespace);
+    Ok(harness::connect(redis_url)?.zadd(key, ">= alice", 9_500)?)
+}
+
+fn notifications(stage: &Stage, config: &Config) -> anyhow::Result<Vec<String>> {
+    let records = stage.consume_all(&config.output.notifications, Isolation::ReadCommitted)?;
+    records.iter().map(|record| Ok(record.json()?["id"].as_str().context("no id")?.to_owned())).collect()
+}
+
+fn wait_notified(stage: &Stage, config: &Config, worker: &Worker, count: usize) -> anyhow::Result<Vec<String>> {
+    let mut found = Vec::new();
+    wait_until(PATIENCE, &format!("{count} notifications"), || {
+        found = notifications(stage, config).unwrap_or_default();
+        found.len() >= count
+    })
+    .with_context(|| worker.logs())?;
+    Ok(found)
+}
+
+// ---- a worker at work
+
+fn health_readiness_and_metrics_tell_of_a_worker_at_work(stage: &Stage) -> anyhow::Result<()> {
+    let mut config = stage.config();
+    quick(&mut config);
+    create_topics(stage, &config, 1)?;
+    watch(stage.redis_url(), &config, "BBCA")?;
+    let mut worker = Worker::start(&config)?;
+    worker.wait_ready()?;
+    ensure!(worker.page("/healthz")?.0 == 200);
+    stage.produce(&config.kafka.topic, ticks("BBCA", 0, 0..10))?;
+    stage.produce(&config.kafka.topic, [("BBCA", "this is no JSON")])?;
+    wait_notified(stage, &config, &worker, 5)?;
+
+    let partition = format!("topic=\"{}\",partition=\"0\"", config.kafka.topic);
+    let samples = [
+        ("tickwatch_ticks_total", "10"),
+        ("tickwatch_notifications_total", "5"),
+        ("tickwatch_dead_letters_total", "1"),
+    ];
+    let mut missing = Vec::new();
+    wait_until(PATIENCE, "the metrics of ten ticks, five notifications and a dead letter", || {
+        let metrics = worker.get("/metrics").unwrap_or_default();
+        let has = |(name, value): &&(&str, &str)| {
+            metrics.lines().any(|line| line.starts_with(name) && line.ends_with(&format!(" {value}")))
+        };
+        missing = samples.iter().filter(|sample| !has(sample)).collect();
+        missing.is_empty()
+    })
+    .with_context(|| format!("{missing:?} of {partition} are not in {:?}", worker.get("/metrics")))?;
+    ensure!(worker.get("/metrics")?.contains("# HELP tickwatch_ticks_total"), "metrics are described");
+    Ok(())
+}
+
+fn a_worker_told_to_end_ends_well(stage: &Stage) -> anyhow::Result<()> {
+    let mut config = stage.config();
+    quick(&mut config);
+    create_topics(stage, &config, 1)?;
+    let mut worker = Worker::start(&config)?;
+    worker.wait_ready()?;
+    let status = worker.stop()?;
+    ensure!(status.code() == Some(0), "{status}: {}", worker.logs());
+    Ok(())
+}
+
+fn a_redis_that_is_killed_and_comes_back_is_waited_for(stage: &Stage) -> anyhow::Result<()> {
+    let mut redis = or_skip(Redis::start(&[]))?;
+    let config = on_redis(stage, redis.url())?;
+    create_topics(stage, &config, 1)?;
+    watch(&redis.url(), &config, "BBCA")?;
+    let mut worker = Worker::start(&config)?;
+    worker.wait_ready()?;
+    stage.produce(&config.kafka.topic, ticks("BBCA", 0, 0..10))?;
+    wait_notified(stage, &config, &worker, 5)?;
+
+    redis.kill()?;
+    wait_until(PATIENCE, "/readyz to say that Redis is away", || {
+        worker.page("/readyz").is_ok_and(|(status, body)| status == 503 && body.contains("Redis"))
+    })?;
+    ensure!(worker.page("/healthz")?.0 == 200, "it is alive all the same");
+    redis.restart()?;
+    worker.wait_ready()?;
+
+    stage.produce(&config.kafka.topic, ticks("BBCA", 0, 10..20))?;
+    let found = wait_notified(stage, &config, &worker, 10)?;
+    let wanted = (1..20).step_by(2).map(|n| format!("{}/0/{n}/edge/>=/alice", config.kafka.topic));
+    let mut distinct = found.clone();
+    distinct.sort();
+    distinct.dedup();
+    let mut wanted: Vec<String> = wanted.collect();
+    wanted.sort();
+    ensure!(distinct == wanted, "{distinct:?} is not {wanted:?}");
+    Ok(())
+}
+
+fn a_note_too_large_for_the_producer_stops_its_partition_only(stage: &Stage) -> anyhow::Result<()> {
+    let mut config = stage.config();
+    quick(&mut config);
+    config.kafka.producer.insert("message.max.bytes".into(), Scalar("1000".into()));
+    create_topics(stage, &config, 2)?;
+    for symbol in ["BBCA", "TLKM"] {
+        watch(stage.redis_url(), &config, symbol)?;
+    }
+    let note = serde_json::json!({ "note": "n".repeat(1_000) }).to_string();
+    let _: () = stage.redis()?.hset(format!("{}rules:BBCA:opts", config.namespace), "alice", note)?;
+    let mut worker = Worker::start(&config)?;
+    worker.wait_ready()?;
+
+    stage.produce(&config.kafka.topic, ticks("BBCA", 0, 0..2))?;
+    wait_until(PATIENCE, "partition 0 to stop", || {
+        worker.page("/readyz").is_ok_and(|(status, body)| status == 503 && body.contains("partition 0 stopped"))
+    })
+    .with_context(|| worker.logs())?;
+    stage.produce(&config.kafka.topic, ticks("TLKM", 1, 0..6))?;
+    let found = wait_notified(stage, &config, &worker, 3)?;
+    ensure!(found.iter().all(|id| id.starts_with(&format!("{}/1/", config.kafka.topic))), "{found:?}");
+    let (_, reasons) = worker.page("/readyz")?;
+    ensure!(!reasons.contains("partition 1"), "{reasons}");
+    Ok(())
+}
