@@ -24,8 +24,9 @@ pub(crate) fn cases() -> Vec<Case> {
 /// The session timeout of a worker's membership: the default, and the least that the broker allows.
 const SESSION: Duration = Duration::from_secs(6);
 
-/// A graceful leave is known to the others at their next heartbeat, 1 s at most; the rest is for a busy machine.
-const HANDED_OVER: Duration = Duration::from_secs(3);
+/// A graceful leave is known to the others at their next heartbeat, 1 s at most. Within a busy machine's patience it is
+/// still told apart from a session that ran out.
+const HANDED_OVER: Duration = Duration::from_secs(5);
 
 fn three_workers_share_six_partitions(stage: &Stage) -> anyhow::Result<()> {
     let market = market_with_rules(stage, 6)?;
@@ -55,7 +56,9 @@ fn partitions_move_under_load_and_nothing_is_lost_or_repeated(stage: &Stage) -> 
         let status = leaving.stop()?;
         ensure!(status.success(), "{status}: {}", leaving.logs());
         wait_owned_by(&market, &workers, SETTLED)?;
-        ensure!(told.elapsed() < HANDED_OVER, "handed over after {:?}", told.elapsed());
+        let took = told.elapsed();
+        let logs = || workers.iter().map(Worker::logs).collect::<Vec<_>>().join("\n");
+        ensure!(took < HANDED_OVER, "handed over after {took:?}\n{}\n{}", leaving.logs(), logs());
         Ok(leaving)
     })?;
     market.send_closing()?;
