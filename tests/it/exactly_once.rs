@@ -21,6 +21,7 @@ fn a_kill_in_the_middle_of_a_load_repeats_nothing(stage: &Stage) -> anyhow::Resu
     let mut workers = start(&market, 2)?;
     wait_shared(&market, &workers)?;
     market.under_load(&mut walk(11), || {
+        market.wait_under_way()?;
         workers.remove(0).kill()?;
         wait_owned_by(&market, &workers, SETTLED)?;
         workers.push(Worker::start(&market.config)?);
@@ -34,7 +35,7 @@ fn a_graceful_stop_and_a_new_start_repeat_nothing(stage: &Stage) -> anyhow::Resu
     market.under_load(&mut walk(12), || {
         for _ in 0..3 {
             let mut workers = start(&market, 1)?;
-            wait_shared(&market, &workers)?;
+            market.wait_under_way()?;
             let status = workers[0].stop()?;
             ensure!(status.success(), "{status}: {}", workers[0].logs());
         }

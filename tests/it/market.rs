@@ -226,6 +226,17 @@ impl<'s> Market<'s> {
         })
     }
 
+    /// Waits until work is under way on every partition: for faults in the middle of it.
+    pub(crate) fn wait_under_way(&self) -> anyhow::Result<()> {
+        let mut redis = self.redis()?;
+        wait_until(PATIENCE, "work on every partition", || {
+            (0..self.partitions).all(|number| {
+                let applied: Option<i64> = redis.hget(self.source_key(number), "next_offset").ok().flatten();
+                applied.is_some_and(|applied| applied > 50)
+            })
+        })
+    }
+
     /// Waits until everything sent is applied, delivered and committed.
     pub(crate) fn wait_delivered(&self) -> anyhow::Result<()> {
         self.wait_applied()?;

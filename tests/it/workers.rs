@@ -24,18 +24,18 @@ pub(crate) fn cases() -> Vec<Case> {
 /// The session timeout of a worker's membership: the default, and the least that the broker allows.
 const SESSION: Duration = Duration::from_secs(6);
 
-/// A graceful leave is known to the others at their next heartbeat, 1 s at most; the rest is for a busy machine.
-const HANDED_OVER: Duration = Duration::from_secs(3);
+/// A graceful leave is known to the others at their next heartbeat, 1 s at most. Within a busy machine's patience it is
+/// still told apart from a session that ran out.
+const HANDED_OVER: Duration = Duration::from_secs(5);
 
 fn three_workers_share_six_partitions(stage: &Stage) -> anyhow::Result<()> {
     let market = market_with_rules(stage, 6)?;
     let workers = start(&market, 3)?;
-    wait_shared(&market, &workers)?;
-    let mut owned = Vec::new();
-    for worker in &workers {
-        owned.push(market.owners()?.iter().filter(|owner| **owner == worker.pid()).count());
-    }
-    assert_eq!(owned, [2, 2, 2]);
+    wait_until(SETTLED, "each worker to own two partitions", || {
+        let owners = market.owners().unwrap_or_default();
+        workers.iter().all(|worker| owners.iter().filter(|owner| **owner == worker.pid()).count() == 2)
+    })
+    .with_context(|| format!("{:?}", market.owners()))?;
 
     market.send(walk(1).take(2_000))?;
     market.send_closing()?;
@@ -56,7 +56,9 @@ fn partitions_move_under_load_and_nothing_is_lost_or_repeated(stage: &Stage) -> 
         let status = leaving.stop()?;
         ensure!(status.success(), "{status}: {}", leaving.logs());
         wait_owned_by(&market, &workers, SETTLED)?;
-        ensure!(told.elapsed() < HANDED_OVER, "handed over after {:?}", told.elapsed());
+        let took = told.elapsed();
+        let logs = || workers.iter().map(Worker::logs).collect::<Vec<_>>().join("\n");
+        ensure!(took < HANDED_OVER, "handed over after {took:?}\n{}\n{}", leaving.logs(), logs());
         Ok(leaving)
     })?;
     market.send_closing()?;
@@ -69,6 +71,7 @@ fn a_worker_killed_under_load_leaves_nothing_undone(stage: &Stage) -> anyhow::Re
     let mut workers = start(&market, 2)?;
     wait_shared(&market, &workers)?;
     market.under_load(&mut walk(3), || {
+        market.wait_under_way()?;
         workers.remove(0).kill()?;
         wait_owned_by(&market, &workers, SETTLED)
     })?;
