@@ -14,8 +14,8 @@ daemon_log=.cache/dockerd.log
 say() { echo "test-compose: $*" >&2; }
 
 # Ports of their own, so that a Redis and a Kafka of this machine are not in the way.
-export TW_TEST_REDIS_PORT=${TW_TEST_REDIS_PORT:-16379}
-export TW_TEST_KAFKA_PORT=${TW_TEST_KAFKA_PORT:-19094}
+export TW_REDIS_PORT=${TW_REDIS_PORT:-16379}
+export TW_KAFKA_PORT=${TW_KAFKA_PORT:-19094}
 
 start_daemon() {
   docker info >/dev/null 2>&1 && return 0

@@ -102,7 +102,8 @@ fn reason(e: &anyhow::Error) -> String {
 }
 
 fn positions(partitions: &[PartitionStatus], now: i64) -> comfy_table::Table {
-    let header = ["partition", "owner", "seen", "applied", "committed", "end", "lag", "watermark (UTC)", "behind"];
+    let header =
+        ["partition", "owner", "epoch", "seen", "applied", "committed", "end", "lag", "watermark (UTC)", "behind"];
     let mut table = table(&header);
     for PartitionStatus { partition, state, kafka, lag, behind } in partitions {
         let state = state.as_ref();
@@ -111,6 +112,7 @@ fn positions(partitions: &[PartitionStatus], now: i64) -> comfy_table::Table {
         table.add_row([
             number(partition),
             Cell::new(owner),
+            maybe_number(state.and_then(|s| s.epoch)),
             Cell::new(seen.as_deref().unwrap_or("-")),
             maybe_number(state.and_then(|s| s.next_offset)),
             maybe_number(kafka.committed),

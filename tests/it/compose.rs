@@ -131,11 +131,11 @@ fn wait_for_record(topic: &str, what: &str, wanted: impl Fn(&Record) -> bool) ->
 }
 
 fn redis() -> anyhow::Result<redis::Connection> {
-    harness::connect(&format!("redis://127.0.0.1:{}", port("TW_TEST_REDIS_PORT", "6379")))
+    harness::connect(&format!("redis://127.0.0.1:{}", port("TW_REDIS_PORT", "6379")))
 }
 
 fn brokers() -> String {
-    format!("localhost:{}", port("TW_TEST_KAFKA_PORT", "9094"))
+    format!("localhost:{}", port("TW_KAFKA_PORT", "9094"))
 }
 
 fn port(variable: &str, default: &str) -> String {

@@ -170,7 +170,12 @@ fn members_that_do_not_parse_or_are_in_the_wrong_set_hurt_no_other_rule(stage: &
     assert_eq!(live.fired()?, ["alice@110", "erin@110"]);
     // The log is for people and throttled; the count is for alarms and complete.
     let logs = live.worker.logs();
-    ensure!(logs.contains("a rule is skipped") && logs.contains(&live.market.key("rules:BBCA:")), "{logs}");
+    ensure!(
+        logs.contains("rules are skipped")
+            && logs.contains(&live.market.key("rules:BBCA:"))
+            && logs.contains("=> bob"),
+        "{logs}"
+    );
     let metrics = live.worker.get("/metrics")?;
     let counted = metrics.lines().find_map(|line| line.strip_prefix("tickwatch_bad_rules_total "));
     let skipped: u64 = counted.context("bad rules are counted")?.parse()?;
