@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tickwatch::domain::reference::{self, Limits, Reference, RuleOptions};
-use tickwatch::domain::{Entry, Offset, OutboxId, Position, Trigger, Watermark};
+use tickwatch::domain::{Batch, Entry, Offset, OutboxId, Position, Trigger, Watermark};
 use tickwatch::store::keys::encode_symbol;
 use tickwatch::store::scripts::{
     Advanced, Applied, Beat, Claim, Claimed, Closed, Effects, Guard, Refusal, State, Token,
@@ -89,13 +89,11 @@ impl Store {
     }
 
     fn refusal(&self, guard: &Guard) -> Option<Refusal> {
-        if self.now.token.as_ref() != Some(&guard.token) && self.broken != Broken::GuardIgnoresToken {
+        if self.now.token.as_ref() != Some(&guard.token) && self.broken != Broken::GuardIgnoresTheToken {
             return Some(Refusal::Fenced);
         }
-        let position = self.now.state.position;
-        let moved = position.offset != guard.position.offset
-            || (position.watermark != guard.position.watermark && self.broken != Broken::GuardIgnoresWatermark)
-            || (self.tail() != guard.tail && self.broken != Broken::GuardIgnoresTail);
+        let moved = (self.now.state.position != guard.position && self.broken != Broken::GuardIgnoresThePosition)
+            || (self.tail() != guard.tail && self.broken != Broken::GuardIgnoresTheTail);
         moved.then_some(Refusal::Moved)
     }
 
@@ -172,10 +170,15 @@ impl Store {
         )
     }
 
-    fn apply(&mut self, now: u64, batch: &tickwatch::domain::Batch, single: bool) -> Applied {
+    fn apply(&mut self, now: u64, batch: &Batch, single: bool) -> Applied {
         let stored = Arc::make_mut(&mut self.now);
         let before = (stored.state.max_ts, stored.state.totals);
-        match stored.state.apply(batch, single) {
+        let mut batch = batch.clone();
+        if self.broken == Broken::GuardIgnoresThePosition {
+            batch.from = stored.state.position.offset;
+            batch.watermark_before = stored.state.position.watermark;
+        }
+        match stored.state.apply(&batch, single) {
             reference::Applied::Done(outputs) => {
                 if stored.state.max_ts > before.0 {
                     stored.max_ts_at = now;
