@@ -1,30 +1,19 @@
 //! The protocol of one source partition as a state machine without I/O: events in, commands out.
 //!
-//! `takeover.rs` gets it to [`Phase::Running`]; this file applies, closes, delivers and lets time pass. At most one
-//! guarded script call is under way; deliveries run beside it, several segments at a time.
+//! `takeover.rs` gets it to [`Phase::Running`]; this file applies and closes, `committing.rs` delivers, `silence.rs` lets
+//! time pass, `trouble.rs` is for when something goes wrong. At most one guarded script call is under way; deliveries
+//! run beside it, several segments at a time.
 
 use std::sync::Arc;
 
 use super::batching::{Bounds, Buffer, Built, RecordRef};
+use super::committing::IDLE_COMMIT;
 use super::delivery::{Deliveries, Prefix};
-use super::protocol::{Command, Committed, Delivery, Event, Failure, Hold, HoldState, Mono, Notice, Settings};
+use super::protocol::{Command, Event, Failure, Hold, HoldState, Mono, Notice, Settings};
+use super::silence::{ASK_AGAIN, Ask};
 use super::takeover::Takeover;
-use crate::config::Guarantee;
 use crate::domain::{Chunk, Offset, OutboxId, Position, RecordMark, Watermark};
-use crate::store::scripts::{Advanced, Applied, Beat, Closed, Effects, Guard, Refusal, Token};
-
-/// Pause before the first retry of a takeover, ms; doubled up to [`LONGEST_BACKOFF`].
-const FIRST_BACKOFF: u64 = 50;
-const LONGEST_BACKOFF: u64 = 5_000;
-
-/// A position that only moved, without outputs, is committed this often at most, ms: a takeover reads a little more.
-const IDLE_COMMIT: u64 = 1_000;
-
-/// Pause before the broker is asked again whether a partition is drained, ms.
-const ASK_AGAIN: u64 = 100;
-
-/// Nothing new for this long, ms, is called quiet.
-const QUIET_AFTER: u64 = 1_000;
+use crate::store::scripts::{Advanced, Applied, Beat, Closed, Effects, Guard, Token};
 
 /// The state machine of one source partition.
 #[derive(Debug)]
@@ -34,10 +23,10 @@ pub struct Machine {
     /// Counts takeovers: an answer to a command of an earlier one is ignored.
     pub(super) attempt: u64,
     pub(super) takeover: Takeover,
-    backoff: u64,
+    pub(super) backoff: u64,
     pub(super) commands: Vec<Command>,
-    stopping: bool,
-    finished: bool,
+    pub(super) stopping: bool,
+    pub(super) finished: bool,
 
     /// What this owner holds, once it has claimed.
     pub(super) guard: Option<Guard>,
@@ -50,32 +39,32 @@ pub struct Machine {
 
     pub(super) buffer: Buffer,
     /// The reader's position at the end of the partition, until something new arrives.
-    reader_end: Option<Offset>,
-    last_record_at: Mono,
+    pub(super) reader_end: Option<Offset>,
+    pub(super) last_record_at: Mono,
     /// Records below the state position are being read again.
     pub(super) rereading: bool,
     /// The last applied record, to be compared with the log.
     pub(super) verify: Option<RecordMark>,
 
     /// A guarded script call is under way.
-    calling: bool,
-    built: Option<Built>,
+    pub(super) calling: bool,
+    pub(super) built: Option<Built>,
     /// Records in a batch at most: halved by SPLIT, doubled by success.
-    batch_records: usize,
+    pub(super) batch_records: usize,
     /// No window at or below the watermark is open.
     pub(super) sealed: bool,
 
     pub(super) deliveries: Deliveries,
     /// Complete and not yet committed.
-    candidate: Prefix,
+    pub(super) candidate: Prefix,
     /// Being committed.
-    committing: Option<Prefix>,
-    last_commit: Mono,
-    trim: Option<OutboxId>,
-    trimming: bool,
+    pub(super) committing: Option<Prefix>,
+    pub(super) last_commit: Mono,
+    pub(super) trim: Option<OutboxId>,
+    pub(super) trimming: bool,
 
-    ask: Ask,
-    last_beat: Mono,
+    pub(super) ask: Ask,
+    pub(super) last_beat: Mono,
     pub(super) hold: Hold,
 }
 
@@ -96,17 +85,6 @@ pub enum Phase {
     Stopped(String),
     /// Given up.
     Released,
-}
-
-/// The question whether the partition is drained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ask {
-    /// Not asked; not before this time.
-    After(Mono),
-    /// Asked at this reader position; drained, time may pass to this watermark.
-    Asked(Offset, i64),
-    /// Drained: to be advanced to this watermark with the next call.
-    Drained(i64),
 }
 
 /// What a machine looks like from outside, for gauges and readiness.
@@ -431,7 +409,7 @@ impl Machine {
         self.let_time_pass(now, guard);
     }
 
-    fn call(&mut self, command: Command) {
+    pub(super) fn call(&mut self, command: Command) {
         self.calling = true;
         self.commands.push(command);
     }
@@ -462,42 +440,6 @@ impl Machine {
             self.finished = true;
             self.commands.push(Command::Tell(Notice::Finished));
         }
-    }
-
-    // ---- silence
-
-    /// When time on a drained partition reaches the earliest open window.
-    fn silence_ends_at(&self) -> Option<Mono> {
-        let (due, max_ts) = (self.next_due?, self.max_ts?);
-        self.reader_end?;
-        Some(self.max_ts_at + u64::try_from(due - max_ts + self.grace()).unwrap_or(0))
-    }
-
-    fn grace(&self) -> i64 {
-        self.settings.batch.lateness.max(self.settings.idle_grace)
-    }
-
-    fn let_time_pass(&mut self, now: Mono, guard: Guard) {
-        let position = guard.position;
-        if let Ask::Drained(to) = self.ask {
-            self.ask = Ask::After(now + ASK_AGAIN);
-            return self.call(Command::Advance(guard, Watermark::at(to), Some(self.grace())));
-        }
-        let (Ask::After(at), Some(ends_at), Some(max_ts)) = (self.ask, self.silence_ends_at(), self.max_ts) else {
-            return;
-        };
-        let drained = self.buffer.is_empty() && self.reader_end == Some(position.offset);
-        if drained && now >= at && now >= ends_at && position.offset >= self.delivered.offset {
-            let to = max_ts + (now - self.max_ts_at) as i64 - self.grace();
-            self.ask = Ask::Asked(position.offset, to);
-            self.commands.push(Command::AskRange);
-        }
-    }
-
-    fn learn_end(&mut self, now: Mono, end: Offset) {
-        let Ask::Asked(position, to) = self.ask else { return };
-        let still = self.reader_end == Some(position) && self.buffer.is_empty();
-        self.ask = if still && end == position { Ask::Drained(to) } else { Ask::After(now + ASK_AGAIN) };
     }
 
     // ---- answers
@@ -586,205 +528,6 @@ impl Machine {
         }
     }
 
-    // ---- delivery
-
-    fn undelivered(&self) -> usize {
-        self.deliveries.len() + self.candidate.count + self.committing.as_ref().map_or(0, |prefix| prefix.count)
-    }
-
-    fn deliver(&mut self, now: Mono) {
-        let exactly_once = self.settings.guarantee == Guarantee::ExactlyOnce;
-        if !exactly_once {
-            while let Some((ticket, outputs)) = self.deliveries.take_unsent() {
-                let delivery = Delivery { ticket, generation: self.generation, outputs };
-                self.commands.push(Command::Send(delivery));
-            }
-        }
-        let prefix = self.deliveries.take_prefix(!exactly_once);
-        if prefix.position.is_some() {
-            self.candidate.position = prefix.position;
-            self.candidate.last = prefix.last.or(self.candidate.last);
-            self.candidate.count += prefix.count;
-            self.candidate.outputs.extend(prefix.outputs);
-        }
-        self.commit(now, exactly_once);
-        if !self.trimming
-            && let (Some(last), Some(guard)) = (self.trim.take(), &self.guard)
-        {
-            self.trimming = true;
-            self.commands.push(Command::Trim(guard.token.clone(), last));
-        }
-    }
-
-    fn commit(&mut self, now: Mono, exactly_once: bool) {
-        let Some(position) = self.candidate.position else { return };
-        if position <= self.delivered {
-            // Behind the delivered position everything is muted: there is nothing to commit, only to trim.
-            let prefix = std::mem::take(&mut self.candidate);
-            self.trim = prefix.last.or(self.trim);
-            return;
-        }
-        let soon = self.candidate.count > 0
-            || self.stopping
-            || self.settings.stop_at.is_some_and(|end| position.offset >= end)
-            || now >= self.last_commit + IDLE_COMMIT;
-        if self.committing.is_some() || !soon {
-            return;
-        }
-        let mut prefix = std::mem::take(&mut self.candidate);
-        if exactly_once {
-            let outputs = Arc::new(std::mem::take(&mut prefix.outputs));
-            let delivery = Delivery { ticket: 0, generation: self.generation, outputs };
-            self.commands.push(Command::Transact(delivery, position));
-        } else {
-            self.commands.push(Command::Commit(position));
-        }
-        self.committing = Some(prefix);
-    }
-
-    fn committed(&mut self, now: Mono) {
-        let Some(prefix) = self.committing.take() else { return };
-        self.last_commit = now;
-        self.backoff = 0;
-        if let Some(position) = prefix.position {
-            self.delivered = self.delivered.max(position);
-        }
-        self.trim = prefix.last.or(self.trim);
-    }
-
-    // ---- trouble
-
-    pub(super) fn refused(&mut self, now: Mono, refusal: Refusal) {
-        self.commands.push(Command::Tell(match refusal {
-            Refusal::Fenced => Notice::Fenced,
-            Refusal::Moved => Notice::Moved,
-        }));
-        self.back_off(now);
-    }
-
-    pub(super) fn fail(&mut self, now: Mono, failure: Failure) {
-        if matches!(self.phase, Phase::Stopped(_)) {
-            return;
-        }
-        if failure.fenced {
-            self.commands.push(Command::Tell(Notice::Fenced));
-            self.back_off(now);
-        } else if failure.transient {
-            self.back_off(now);
-            self.commands.push(Command::Tell(Notice::Retrying(failure, self.backoff)));
-        } else {
-            let kind = if failure.from_redis { "script" } else { "produce" };
-            self.stop(kind, format!("{}: {}", failure.what, failure.message));
-        }
-    }
-
-    fn back_off(&mut self, now: Mono) {
-        self.backoff = (self.backoff * 2).clamp(FIRST_BACKOFF, LONGEST_BACKOFF);
-        self.forget();
-        if self.stopping {
-            return self.release();
-        }
-        self.phase = Phase::BackingOff(now + self.backoff);
-        self.hold = Hold { state: HoldState::Lagging, reason: "being taken over again".into() };
-    }
-
-    fn assigned(&mut self, assigned: bool) {
-        if self.phase != Phase::CheckingAssignment {
-            return;
-        }
-        if assigned {
-            self.start_takeover();
-        } else {
-            self.release();
-        }
-    }
-
-    /// Forgets everything but the settings: what is under way is answered in vain.
-    pub(super) fn forget(&mut self) {
-        self.attempt += 1;
-        self.finished = false;
-        self.guard = None;
-        self.buffer.clear();
-        self.reader_end = None;
-        self.rereading = false;
-        self.verify = None;
-        self.calling = false;
-        self.built = None;
-        self.batch_records = usize::MAX;
-        self.sealed = false;
-        self.deliveries.clear();
-        self.candidate = Prefix::default();
-        self.committing = None;
-        self.trim = None;
-        self.trimming = false;
-        self.ask = Ask::After(0);
-        self.max_ts = None;
-        self.next_due = None;
-    }
-
-    /// Stops the partition, loudly. It stays assigned, so that nobody else walks into the same.
-    pub(super) fn stop(&mut self, kind: &'static str, reason: String) {
-        let guard = self.guard.take();
-        self.forget();
-        self.guard = guard;
-        self.hold = Hold { state: HoldState::Stopped, reason: reason.clone() };
-        if let Some(guard) = &self.guard {
-            self.commands.push(Command::Heartbeat(guard.clone(), self.hold.clone()));
-        }
-        self.commands.push(Command::Tell(Notice::Stopped { kind, reason: reason.clone() }));
-        self.phase = Phase::Stopped(reason);
-        if self.stopping {
-            self.release();
-        }
-    }
-
-    fn stop_gracefully(&mut self) {
-        self.stopping = true;
-        if self.phase != Phase::Running {
-            self.release();
-        }
-    }
-
-    fn release(&mut self) {
-        if self.phase != Phase::Released {
-            self.forget();
-            self.phase = Phase::Released;
-            self.commands.push(Command::Release);
-        }
-    }
-
-    // ---- what holds time back
-
-    fn update_hold(&mut self, now: Mono) {
-        if self.phase != Phase::Running {
-            return;
-        }
-        let hold = |state, reason: String| Hold { state, reason };
-        let waiting = self.buffer.len();
-        let quiet_for = now.saturating_sub(self.last_record_at);
-        self.hold = if self.undelivered() >= self.settings.max_undelivered {
-            hold(HoldState::Lagging, format!("{} outputs wait for Kafka to acknowledge them", self.undelivered()))
-        } else if self.rereading {
-            hold(HoldState::Lagging, "reading what was applied but not delivered again".into())
-        } else if waiting > 0 || (self.reader_end.is_none() && quiet_for > QUIET_AFTER) {
-            let reason = if waiting > 0 {
-                format!("{waiting} records read, not yet applied")
-            } else {
-                "waiting for the broker to send the next records".into()
-            };
-            let state = if waiting > self.settings.max_batch { HoldState::Lagging } else { HoldState::Current };
-            hold(if waiting == 0 { HoldState::Asking } else { state }, reason)
-        } else if self.next_due.is_some() && self.silence_ends_at().is_some_and(|at| now >= at) {
-            let reason =
-                "time may not pass: the broker holds offsets that are not readable yet (an open transaction)";
-            hold(HoldState::Asking, reason.into())
-        } else if quiet_for > QUIET_AFTER {
-            hold(HoldState::Quiet, "nothing new; time passes with the clock once the grace is over".into())
-        } else {
-            hold(HoldState::Current, String::new())
-        };
-    }
-
     /// Enters the running phase after a takeover.
     pub(super) fn enter_running(&mut self, now: Mono, token: Token, position: Position, tail: OutboxId) {
         self.phase = Phase::Running;
@@ -792,13 +535,5 @@ impl Machine {
         self.last_commit = now;
         self.last_beat = now;
         self.last_record_at = now;
-    }
-
-    /// What is committed, as far as it is known.
-    pub(super) fn known_delivered(committed: &Committed) -> Option<Position> {
-        match committed {
-            Committed::At(position) => Some(*position),
-            Committed::None | Committed::Unreadable(..) => None,
-        }
     }
 }

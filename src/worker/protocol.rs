@@ -153,6 +153,16 @@ pub enum Committed {
     Unreadable(Offset, String),
 }
 
+impl Committed {
+    /// The delivered position, if it is known.
+    pub fn position(&self) -> Option<Position> {
+        match self {
+            Committed::At(position) => Some(*position),
+            Committed::None | Committed::Unreadable(..) => None,
+        }
+    }
+}
+
 /// A command failed.
 #[derive(Debug, Clone)]
 pub struct Failure {

@@ -111,7 +111,7 @@ impl Machine {
             fingerprint: settings.fingerprint.clone(),
             start,
             reset,
-            delivered: self.takeover.committed.as_ref().and_then(Machine::known_delivered),
+            delivered: self.takeover.committed.as_ref().and_then(Committed::position),
         }));
     }
 
@@ -134,7 +134,7 @@ impl Machine {
             Some(Committed::At(position)) => position.offset,
             Some(Committed::Unreadable(offset, _)) => *offset,
         };
-        let known = self.takeover.committed.as_ref().and_then(Machine::known_delivered);
+        let known = self.takeover.committed.as_ref().and_then(Committed::position);
         let delivered = known.unwrap_or(Position { offset, watermark: Watermark::NEVER });
         match self.settings.recovery.on_state_loss {
             OnStateLoss::Stop => self.stop(
@@ -186,7 +186,8 @@ impl Machine {
                     "offsets_lost",
                     format!(
                         "Redis holds state up to offset {next}, but {problem}. Set [recovery] on_offsets_lost = \"resume\" to \
-                         go on from the state (the last outputs may be sent again)"
+                         go on from the state (the last outputs may be sent again). If the topic was deleted and made again, its \
+                         offsets went with it: set on_truncation = \"reset\" too"
                     ),
                 );
             }
