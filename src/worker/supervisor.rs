@@ -215,7 +215,10 @@ impl Worker {
                         return self.none_stopped();
                     }
                 }
-                _ = probe.tick() => self.probe_kafka(),
+                _ = probe.tick() => {
+                    self.all_alive()?;
+                    self.probe_kafka();
+                }
             }
         }
     }
@@ -260,6 +263,19 @@ impl Worker {
                 "no broker can be reached ({reason}); check [kafka] brokers and the network"
             )));
         }
+    }
+
+    /// A task that ended without having given its partition up has panicked. The partition would stand still while the
+    /// group believes it served: leave, so that another worker takes all of them.
+    fn all_alive(&self) -> anyhow::Result<()> {
+        for (number, task) in &self.tasks {
+            let released = task.snapshots.borrow().phase == Phase::Released;
+            anyhow::ensure!(
+                !task.handle.is_finished() || released,
+                "the task of partition {number} ended unexpectedly (its panic is above); this worker leaves the group"
+            );
+        }
+        Ok(())
     }
 
     /// Publishes the lag. Readiness comes back when a broker answers, not only when the next record arrives.
