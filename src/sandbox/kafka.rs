@@ -49,6 +49,7 @@ group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 group.min.session.timeout.ms=500
 log.cleaner.dedupe.buffer.size=4194304
+log.cleaner.backoff.ms=200
 log.index.size.max.bytes=1048576
 ";
 

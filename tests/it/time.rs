@@ -12,7 +12,7 @@ use redis::Commands as _;
 use tickwatch::config::{Config, Guarantee, LatePolicy};
 use tickwatch::worker::supervisor::Summary;
 
-use crate::harness::{Case, Message, Needs, Stage, cases, wait_until};
+use crate::harness::{Case, Isolation, Message, Needs, Stage, cases, wait_until};
 use crate::scene::{MINUTE, PATIENCE, Scene, intervals, now, tick, to};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -28,6 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         the_very_first_record_has_outputs_at_least_once,
         the_very_first_record_has_outputs_exactly_once,
         aborted_records_at_a_batchs_end_are_passed_over,
+        records_that_compaction_took_away_are_passed_over,
         a_run_until_the_end_closes_everything_and_stores_that_watermark,
         a_run_until_the_end_waits_for_no_empty_partition,
         a_run_until_the_end_closes_what_a_worker_before_left_open,
@@ -271,6 +272,29 @@ fn aborted_records_at_a_batchs_end_are_passed_over(stage: &Stage) -> anyhow::Res
     scene.run_until_end()?;
     assert_eq!(scene.candles()?, ["BBCA 1m 0 100 102 100 102 3 3 final"]);
     assert_eq!(scene.notifications()?.len(), 3);
+    Ok(())
+}
+
+fn records_that_compaction_took_away_are_passed_over(stage: &Stage) -> anyhow::Result<()> {
+    let compacted = [("cleanup.policy", "compact"), ("segment.ms", "100"), ("min.cleanable.dirty.ratio", "0.01")];
+    let scene = Scene::with_topic(stage, 1, &compacted, |config| config.worker.max_batch = 1)?;
+    scene.rule("BBCA", "level:above", "0", ">= each")?;
+    scene.send_prices("BBCA", &["100", "101", "102"])?;
+    scene.send([tick("TLKM", "5", MINUTE)])?;
+    let left = || stage.consume_all(&scene.config.kafka.topic, Isolation::ReadCommitted);
+    let mut sent = 4;
+    wait_until(PATIENCE, "the cleaner", || {
+        // A segment is rolled, and can be cleaned, when something follows it.
+        sent += scene.send([tick("TLKM", "6", MINUTE + 1_000)]).map_or(0, |sent| sent.len());
+        left().is_ok_and(|records| records.iter().all(|record| record.offset >= 2))
+    })?;
+
+    scene.run_until_end()?;
+    assert_eq!(scene.notifications()?.len(), 1, "100 and 101 are gone from the log");
+    let candles = scene.candles()?;
+    assert_eq!(candles[0], "BBCA 1m 0 102 102 102 102 1 1 final");
+    assert_eq!(scene.source_field(0, "next_offset")?, sent.to_string());
+    assert_eq!(committed_offset(&scene)?, Some(sent as i64));
     Ok(())
 }
 
