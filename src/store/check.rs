@@ -6,7 +6,7 @@ use std::fmt;
 use redis::aio::ConnectionLike;
 use redis::{ErrorKind, InfoDict, RedisError, ServerErrorKind, cmd};
 
-use super::{Keys, StoreError, pool};
+use super::{Keys, StoreError, pool, scan};
 use crate::config::RedisConfig;
 
 /// Oldest version with all commands the scripts use (`ZRANGE … BYSCORE REV`, `EXPIRE … NX`, streams as used).
@@ -214,26 +214,9 @@ impl std::str::FromStr for Version {
 /// Whether there is any rule under the namespace. Looks at keys with SCAN: for rare moments, not for each batch.
 pub async fn any_rule(config: &RedisConfig, keys: &Keys) -> Result<bool, StoreError> {
     let mut connection = pool::connect(config).await?;
-    let pattern = format!("{}rules:*", glob_escaped(keys.namespace()));
-    let mut cursor = 0_u64;
-    loop {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1_000);
-        let (next, found): (u64, Vec<Vec<u8>>) =
-            scan.query_async(&mut connection).await.map_err(|e| StoreError::of("look for rules", &e))?;
-        if found.iter().any(|key| !key.ends_with(b":opts")) {
-            return Ok(true);
-        }
-        if next == 0 {
-            return Ok(false);
-        }
-        cursor = next;
-    }
-}
-
-/// A text that stands for itself in a pattern of SCAN.
-fn glob_escaped(text: &str) -> String {
-    text.chars().flat_map(|c| ['\\', c].into_iter().skip(usize::from(!"*?[]\\^".contains(c)))).collect()
+    let pattern = format!("{}rules:*", scan::glob_escape(keys.namespace()));
+    let found = scan::keys(&mut connection, &pattern).await.map_err(|e| StoreError::of("look for rules", &e))?;
+    Ok(found.iter().any(|key| !key.ends_with(":opts")))
 }
 
 #[cfg(test)]

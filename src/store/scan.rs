@@ -1,4 +1,4 @@
-//! Finding keys by pattern, for listings only: workers never do it.
+//! Finding keys by pattern, for listings and rare moments: never on the way of a tick.
 
 use std::collections::BTreeSet;
 

@@ -38,7 +38,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn commit(&mut self, now: Mono, exactly_once: bool) {
+    fn commit(&mut self, now: Mono, exactly_once: bool) {
         let Some(position) = self.candidate.position else { return };
         if position <= self.delivered {
             // Behind the delivered position everything is muted: there is nothing to commit, only to trim.

@@ -260,13 +260,12 @@ impl Machine {
 
     /// A stopped partition goes on saying so.
     fn wake(&mut self, now: Mono) {
-        if let Phase::Stopped(reason) = &self.phase
+        if matches!(self.phase, Phase::Stopped(_))
             && let Some(guard) = &self.guard
             && now >= self.last_beat + self.settings.heartbeat
         {
             self.last_beat = now;
-            let hold = Hold { state: HoldState::Stopped, reason: reason.clone() };
-            self.commands.push(Command::Heartbeat(guard.clone(), hold));
+            self.commands.push(Command::Heartbeat(guard.clone(), self.hold.clone()));
         }
     }
 

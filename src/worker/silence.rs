@@ -24,6 +24,7 @@ pub(super) enum Ask {
     /// Drained: to be advanced to this watermark with the next call.
     Drained(i64),
 }
+
 impl Machine {
     /// When time on a drained partition reaches the earliest open window.
     pub(super) fn silence_ends_at(&self) -> Option<Mono> {
@@ -32,7 +33,7 @@ impl Machine {
         Some(self.max_ts_at + u64::try_from(due - max_ts + self.grace()).unwrap_or(0))
     }
 
-    pub(super) fn grace(&self) -> i64 {
+    fn grace(&self) -> i64 {
         self.settings.batch.lateness.max(self.settings.idle_grace)
     }
 
@@ -70,14 +71,11 @@ impl Machine {
             hold(HoldState::Lagging, format!("{} outputs wait for Kafka to acknowledge them", self.undelivered()))
         } else if self.rereading {
             hold(HoldState::Lagging, "reading what was applied but not delivered again".into())
-        } else if waiting > 0 || (self.reader_end.is_none() && quiet_for > QUIET_AFTER) {
-            let reason = if waiting > 0 {
-                format!("{waiting} records read, not yet applied")
-            } else {
-                "waiting for the broker to send the next records".into()
-            };
+        } else if waiting > 0 {
             let state = if waiting > self.settings.max_batch { HoldState::Lagging } else { HoldState::Current };
-            hold(if waiting == 0 { HoldState::Asking } else { state }, reason)
+            hold(state, format!("{waiting} records read, not yet applied"))
+        } else if self.reader_end.is_none() && quiet_for > QUIET_AFTER {
+            hold(HoldState::Asking, "waiting for the broker to send the next records".into())
         } else if self.next_due.is_some() && self.silence_ends_at().is_some_and(|at| now >= at) {
             let reason =
                 "time may not pass: the broker holds offsets that are not readable yet (an open transaction)";

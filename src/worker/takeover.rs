@@ -8,7 +8,7 @@
 //! What is missing at claim is a loss; each kind has a policy, and by default stops that partition, loudly.
 
 use super::machine::{Machine, Phase};
-use super::protocol::{Command, Committed, Event, Failure, Mono, Notice};
+use super::protocol::{Command, Committed, Event, Mono, Notice};
 use crate::config::{Guarantee, OnGap, OnOffsetsLost, OnStateLoss, OnTruncation};
 use crate::domain::{Entry, Offset, Position, Watermark};
 use crate::store::scripts::{Beat, Claim, Claimed, Guard, State, Token};
@@ -88,16 +88,6 @@ impl Machine {
             Event::Beat(Beat::Ok { .. }) => self.read_on(),
             Event::Beat(Beat::Refused(refusal)) => self.refused(now, refusal),
             Event::Reading => self.start_running(now),
-            Event::OutOfRange => self.fail(
-                now,
-                Failure {
-                    what: "read",
-                    message: "the log does not hold the offset to start at".into(),
-                    transient: true,
-                    fenced: false,
-                    from_redis: false,
-                },
-            ),
             _ => {}
         }
     }

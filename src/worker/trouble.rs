@@ -35,7 +35,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn back_off(&mut self, now: Mono) {
+    fn back_off(&mut self, now: Mono) {
         self.backoff = (self.backoff * 2).clamp(FIRST_BACKOFF, LONGEST_BACKOFF);
         self.forget();
         if self.stopping {
