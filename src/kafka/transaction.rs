@@ -13,6 +13,7 @@ use rdkafka::TopicPartitionList;
 use rdkafka::consumer::ConsumerGroupMetadata;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer;
+use tokio::sync::oneshot;
 
 use super::client::{lock, producer_config};
 use super::committer::offsets_of;
@@ -127,6 +128,29 @@ struct State {
 enum Cause {
     Record(SinkError),
     Call(KafkaError),
+    /// The offsets were not taken. A record refused meanwhile makes that call fail without saying so; its own
+    /// error comes with the records' answer, which is there when the transaction is aborted.
+    Offsets(KafkaError, oneshot::Receiver<Result<(), SinkError>>),
+}
+
+impl Cause {
+    fn is_permanent(&self) -> bool {
+        match self {
+            Cause::Record(error) => error.is_permanent(),
+            Cause::Call(error) | Cause::Offsets(error, _) => {
+                error.rdkafka_error_code().is_some_and(|code| permanent_next_step(code).is_some())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Record(error) => error.fmt(f),
+            Cause::Call(error) | Cause::Offsets(error, _) => error.fmt(f),
+        }
+    }
 }
 
 impl State {
@@ -153,9 +177,9 @@ impl State {
             return Err(dead.clone());
         }
         let deadline = Instant::now() + TRANSACTION_TIMEOUT;
-        self.producer().begin_transaction().map_err(|error| self.give_up(&Cause::Call(error)))?;
+        self.producer().begin_transaction().map_err(|error| self.give_up(Cause::Call(error)))?;
         self.open = true;
-        self.fill(records, offsets, group, deadline).map_err(|cause| self.give_up(&cause))?;
+        self.fill(records, offsets, group, deadline).map_err(|cause| self.give_up(cause))?;
         self.end(deadline)
     }
 
@@ -180,8 +204,9 @@ impl State {
             }
         }
         drop(flight);
-        retrying(deadline, |left| producer.send_offsets_to_transaction(offsets, group, left))
-            .map_err(Cause::Call)?;
+        if let Err(error) = retrying(deadline, |left| producer.send_offsets_to_transaction(offsets, group, left)) {
+            return Err(Cause::Offsets(error, landed));
+        }
         // Bounded: a record's timeout is that of the transaction.
         landed.blocking_recv().unwrap_or(Ok(())).map_err(Cause::Record)?;
         while producer.in_flight_count() > 0 && Instant::now() < deadline {
@@ -196,27 +221,29 @@ impl State {
                 self.open = false;
                 Ok(())
             }
-            Err(error) if not_committed(&error) => Err(self.give_up(&Cause::Call(error))),
+            Err(error) if not_committed(&error) => Err(self.give_up(Cause::Call(error))),
             Err(error) => Err(self.die(error.to_string())),
         }
     }
 
     /// Aborts. The outcome is known if that succeeds.
-    fn give_up(&mut self, cause: &Cause) -> TransactionError {
-        let reason = match cause {
-            Cause::Record(error) => error.to_string(),
-            Cause::Call(error) => error.to_string(),
-        };
-        if is_fatal(self.producer(), cause) {
-            return self.die(reason);
+    fn give_up(&mut self, cause: Cause) -> TransactionError {
+        if is_fatal(self.producer(), &cause) {
+            return self.die(cause.to_string());
         }
-        let permanent = match cause {
-            Cause::Record(error) => error.is_permanent(),
-            Cause::Call(error) => error.rdkafka_error_code().is_some_and(|c| permanent_next_step(c).is_some()),
+        let aborted = self.abort();
+        let cause = match cause {
+            // Bounded: an aborted transaction has no record on its way, and a record's timeout is that of the
+            // transaction.
+            Cause::Offsets(error, landed) => match landed.blocking_recv() {
+                Ok(Err(refused)) if refused.is_permanent() => Cause::Record(refused),
+                _ => Cause::Call(error),
+            },
+            cause => cause,
         };
-        let id = self.id.to_string();
-        match self.abort() {
-            _ if permanent => TransactionError::Permanent { id, reason },
+        let (id, reason) = (self.id.to_string(), cause.to_string());
+        match aborted {
+            _ if cause.is_permanent() => TransactionError::Permanent { id, reason },
             Ok(()) => TransactionError::Aborted { id, reason },
             Err(died) => died,
         }
@@ -312,7 +339,11 @@ fn not_committed(error: &KafkaError) -> bool {
 }
 
 fn is_fatal(producer: &SinkProducer, cause: &Cause) -> bool {
-    matches!(cause, Cause::Call(KafkaError::Transaction(error)) if error.is_fatal())
+    let call = match cause {
+        Cause::Record(_) => None,
+        Cause::Call(error) | Cause::Offsets(error, _) => Some(error),
+    };
+    matches!(call, Some(KafkaError::Transaction(error)) if error.is_fatal())
         || producer.client().fatal_error().is_some()
 }
 
