@@ -4,14 +4,15 @@
 mod kafka;
 mod run;
 mod stage;
-mod worker;
 
 #[allow(unused_imports)] // for every module; not all use each
 pub(crate) use kafka::{Isolation, Message, Record, consume_all, create_topic, produce};
 pub(crate) use run::{Case, Module, Needs, run, skip};
-pub(crate) use stage::{Stage, connect, private_redis, wait_until};
+pub(crate) use stage::{Stage, private_redis};
+
 #[allow(unused_imports)] // for every module; not all use each
-pub(crate) use worker::{PROGRAM, Worker, free_address, program};
+pub(crate) use crate::common::worker::{PROGRAM, Worker, free_address, program};
+pub(crate) use crate::common::{connect, wait_until};
 
 /// The cases of a module, named after it: `cases!(Needs::Redis; first_test, second_test)`.
 macro_rules! cases {

@@ -6,6 +6,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
 #![allow(clippy::unnecessary_wraps)] // every case has the same type, whether it uses `?` or not
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod compose;
 mod end_to_end;
 mod exactly_once;

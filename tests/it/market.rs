@@ -18,7 +18,9 @@ use redis::Commands as _;
 use tickwatch::config::{Config, Guarantee, LatePolicy, Numbers};
 use tickwatch::store::keys::encode_symbol;
 
-use crate::harness::{self, Isolation, Message, Record, Stage, Worker, wait_until};
+pub(crate) use crate::common::facts::{Facts, Received, assert_same, plain};
+use crate::common::facts::{candle_value, late_value, notification_value};
+use crate::harness::{self, Isolation, Message, Stage, Worker, wait_until};
 use crate::oracle;
 
 /// When the streams of these tests begin, ms: in the past, so that no tick is ahead of a clock.
@@ -44,18 +46,6 @@ pub(crate) struct Tick {
 /// A tick of `price` whole units at `ms` after [`BEGIN`].
 pub(crate) fn tick(symbol: &str, price: i64, ms: i64) -> Tick {
     Tick { symbol: symbol.into(), price: price * 100, volume: 100, ts: BEGIN + ms, partition: None }
-}
-
-/// What is compared: a name for each thing → its content.
-pub(crate) type Facts = BTreeMap<String, String>;
-
-/// What came out of the output topics.
-pub(crate) struct Received {
-    /// `notification <id>`, `candle <symbol>:<interval>:<start>:<revision>`, `late <partition>/<offset>` and
-    /// `dead letter <partition>/<offset>`, each with the record's value.
-    pub(crate) outputs: Facts,
-    /// Names of records that repeat another, word for word.
-    pub(crate) repeated: Vec<String>,
 }
 
 /// What the oracle expects.
@@ -460,64 +450,6 @@ impl<'s> Market<'s> {
     }
 }
 
-impl Received {
-    fn take(&mut self, name: String, record: &Record) -> anyhow::Result<()> {
-        ensure!(record.timestamp > BEGIN + 86_400_000, "{name}: stamped with {}, not with now", record.timestamp);
-        let content = format!("{} -> {}", record.key.as_deref().unwrap_or_default(), record.value);
-        match self.outputs.get(&name) {
-            Some(before) => {
-                ensure!(*before == content, "{name} was sent twice, differently:\n{before}\n{content}");
-                self.repeated.push(name);
-            }
-            None => {
-                self.outputs.insert(name, content);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The value of a notification, field by field as documented.
-fn notification_value(notification: &oracle::Notification, number: impl Fn(&str) -> String) -> String {
-    let oracle::Notification {
-        id,
-        rule,
-        symbol,
-        trigger,
-        op,
-        threshold,
-        price,
-        previous,
-        ts,
-        topic,
-        partition,
-        offset,
-        ..
-    } = notification;
-    let previous = previous.as_deref().map_or_else(|| "null".into(), &number);
-    let (threshold, price) = (number(threshold), number(price));
-    format!(
-        r#"{{"id":"{id}","rule":"{rule}","symbol":"{symbol}","trigger":"{trigger}","op":"{op}","threshold":{threshold},"price":{price},"previous":{previous},"ts":{ts},"source":{{"topic":"{topic}","partition":{partition},"offset":{offset}}}}}"#
-    )
-}
-
-/// The value of a candle, field by field as documented.
-fn candle_value(candle: &oracle::Candle, number: impl Fn(&str) -> String) -> String {
-    let oracle::Candle { symbol, interval, start, end, open, high, low, close, volume, count, status, revision } =
-        candle;
-    let [open, high, low, close, volume] = [open, high, low, close, volume].map(|text| number(text));
-    format!(
-        r#"{{"symbol":"{symbol}","interval":"{interval}","start":{start},"end":{end},"open":{open},"high":{high},"low":{low},"close":{close},"volume":{volume},"count":{count},"status":"{status}","revision":{revision}}}"#
-    )
-}
-
-/// The value of a late tick: the shape in which ticks come in.
-fn late_value(late: &oracle::Diverted, number: impl Fn(&str) -> String) -> String {
-    let oracle::Diverted { symbol, price, volume, ts, .. } = late;
-    let (price, volume) = (number(price), number(volume));
-    format!(r#"{{"symbol":"{symbol}","price":{price},"volume":{volume},"ts":{ts}}}"#)
-}
-
 impl Tick {
     fn for_oracle(&self) -> oracle::Tick {
         let (symbol, ts) = (self.symbol.clone(), self.ts);
@@ -625,38 +557,7 @@ fn process_of(owner: &str) -> Option<u32> {
     owner.rsplit('-').nth(1)?.parse().ok()
 }
 
-/// Hundredths as a plain decimal without trailing zeros.
-pub(crate) fn plain(hundredths: i64) -> String {
-    let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 /// Whether a candle is of a tick of [`Market::send_closing`]: its windows stay open, which no oracle knows.
 fn is_closing(symbol: &str) -> bool {
     symbol.trim_start_matches("ohlc:").starts_with("CLOSE-")
-}
-
-/// Fails with the first differences.
-pub(crate) fn assert_same(what: &str, expected: &Facts, found: &Facts) -> anyhow::Result<()> {
-    let mut differences = Vec::new();
-    for (name, content) in expected {
-        match found.get(name) {
-            None => differences.push(format!("missing: {name}: {content}")),
-            Some(other) if other != content => {
-                differences.push(format!("{name}:\n    expected {content}\n    found    {other}"));
-            }
-            Some(_) => {}
-        }
-    }
-    let unexpected = found.iter().filter(|(name, _)| !expected.contains_key(*name));
-    differences.extend(unexpected.map(|(name, content)| format!("unexpected: {name}: {content}")));
-    let shown = differences.iter().take(6).map(String::as_str).collect::<Vec<_>>().join("\n");
-    ensure!(
-        differences.is_empty(),
-        "{what}: {} differences ({} expected, {} found):\n{shown}",
-        differences.len(),
-        expected.len(),
-        found.len()
-    );
-    Ok(())
 }

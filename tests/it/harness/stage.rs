@@ -2,18 +2,13 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
 use tickwatch::config::Config;
 use tickwatch::sandbox::Redis;
 use tokio::runtime::Runtime;
 
 use super::run::skip;
-
-/// How long a helper waits for a server before it fails the test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+use crate::common::connect;
 
 /// Numbers names within this run; the servers are new in each run.
 static NAMES: AtomicU64 = AtomicU64::new(1);
@@ -91,29 +86,7 @@ fn unique(what: &str) -> String {
     format!("{what}-{}", NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A connection to any Redis.
-pub(crate) fn connect(url: &str) -> anyhow::Result<redis::Connection> {
-    let client = redis::Client::open(url).with_context(|| format!("{url} is no Redis URL"))?;
-    client.get_connection_with_timeout(PATIENCE).with_context(|| format!("connect to {url}"))
-}
-
 /// A Redis of a test's own, or a skip where this machine lacks it: for what would disturb other tests.
 pub(crate) fn private_redis() -> anyhow::Result<Redis> {
     Redis::start(&[]).map_err(|error| if error.is_missing() { skip(error.to_string()) } else { error.into() })
-}
-
-/// Asks until `condition` holds; after `patience` it fails and names `what` was waited for.
-pub(crate) fn wait_until(
-    patience: Duration,
-    what: &str,
-    mut condition: impl FnMut() -> bool,
-) -> anyhow::Result<()> {
-    let deadline = Instant::now() + patience;
-    while !condition() {
-        if Instant::now() > deadline {
-            bail!("waited {} in vain: {what}", humantime::format_duration(patience));
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
 }

@@ -13,7 +13,7 @@ use tickwatch::config::Config;
 use tickwatch::sandbox::Process;
 use tickwatch::sandbox::kafka::LIBS_VARIABLE;
 
-use super::stage::{PATIENCE, wait_until};
+use super::{PATIENCE, wait_until};
 
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tickwatch");
@@ -36,7 +36,6 @@ pub(crate) struct Worker {
     http: SocketAddr,
 }
 
-#[allow(dead_code)] // for every module; not all use each
 impl Worker {
     /// Starts a worker; `[http] listen` is set to a free port.
     pub(crate) fn start(config: &Config) -> anyhow::Result<Worker> {

@@ -1,0 +1,38 @@
+//! What the test programs share: the oracle, topics, workers, comparing.
+
+#![allow(dead_code)] // for every test program; none uses all of it
+
+pub(crate) mod facts;
+pub(crate) mod kafka;
+pub(crate) mod oracle;
+pub(crate) mod worker;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+/// How long a helper waits for a server before it fails the test.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to any Redis.
+pub(crate) fn connect(url: &str) -> anyhow::Result<redis::Connection> {
+    let client = redis::Client::open(url).with_context(|| format!("{url} is no Redis URL"))?;
+    client.get_connection_with_timeout(PATIENCE).with_context(|| format!("connect to {url}"))
+}
+
+/// Asks until `condition` holds; after `patience` it fails and names `what` was waited for.
+pub(crate) fn wait_until(
+    patience: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> bool,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + patience;
+    while !condition() {
+        if Instant::now() > deadline {
+            bail!("waited {} in vain: {what}", humantime::format_duration(patience));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
