@@ -136,6 +136,17 @@ pub(crate) struct Diverted {
 
 /// What the service should make of `log` (in offset order) with `rules` that are there from the start.
 pub(crate) fn expected(settings: &Settings, rules: &[Rule], log: &[LogRecord]) -> Expected {
+    expected_after(settings, rules, log, &[])
+}
+
+/// [`expected`], where besides the watermark was raised by silence: to (second, ms) before the record at (first).
+pub(crate) fn expected_after(
+    settings: &Settings,
+    rules: &[Rule],
+    log: &[LogRecord],
+    raises: &[(i64, i64)],
+) -> Expected {
+    let mut raises = raises.iter().peekable();
     let mut oracle = Oracle {
         settings,
         rules: rules.iter().map(LiveRule::new).collect(),
@@ -145,6 +156,9 @@ pub(crate) fn expected(settings: &Settings, rules: &[Rule], log: &[LogRecord]) -
         expected: Expected::default(),
     };
     for record in log {
+        while let Some((_, watermark)) = raises.next_if(|(before, _)| *before <= record.offset) {
+            oracle.watermark = oracle.watermark.max(Some(*watermark));
+        }
         oracle.take(record);
     }
     oracle.finish()

@@ -3,7 +3,6 @@
 //! Everything that is compared is a map of text, so that one function shows any difference.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -15,12 +14,12 @@ use rand::{RngExt as _, SeedableRng as _};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use redis::Commands as _;
-use tickwatch::config::{Config, Guarantee, LatePolicy, Numbers};
+use tickwatch::config::Config;
 use tickwatch::store::keys::encode_symbol;
 
-pub(crate) use crate::common::facts::{Facts, Received, assert_same, plain};
-use crate::common::facts::{candle_value, late_value, notification_value};
-use crate::harness::{self, Isolation, Message, Stage, Worker, wait_until};
+use crate::common::facts;
+pub(crate) use crate::common::facts::{Expected, Facts, Received, assert_same, plain};
+use crate::harness::{self, Message, Stage, Worker, wait_until};
 use crate::oracle;
 
 /// When the streams of these tests begin, ms: in the past, so that no tick is ahead of a clock.
@@ -46,15 +45,6 @@ pub(crate) struct Tick {
 /// A tick of `price` whole units at `ms` after [`BEGIN`].
 pub(crate) fn tick(symbol: &str, price: i64, ms: i64) -> Tick {
     Tick { symbol: symbol.into(), price: price * 100, volume: 100, ts: BEGIN + ms, partition: None }
-}
-
-/// What the oracle expects.
-#[derive(Default)]
-pub(crate) struct Expected {
-    /// In the output topics; named as in [`Received`].
-    pub(crate) outputs: Facts,
-    /// In Redis: last prices, candles, running counts.
-    pub(crate) state: Facts,
 }
 
 /// A source topic of a test's own.
@@ -278,58 +268,14 @@ impl<'s> Market<'s> {
 
     /// Everything in the output topics. Two records of one name must be equal.
     pub(crate) fn received(&self) -> anyhow::Result<Received> {
-        let (config, stage) = (&self.config, self.stage);
-        let isolation = self.isolation();
-        let mut received = Received { outputs: Facts::new(), repeated: Vec::new() };
-        for record in stage.consume_all(&config.output.notifications, isolation)? {
-            received
-                .take(format!("notification {}", record.json()?["id"].as_str().unwrap_or_default()), &record)?;
-        }
-        for record in stage.consume_all(&config.output.candles, isolation)? {
-            let value = record.json()?;
-            let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
-            let number = |field: &str| value[field].as_i64().unwrap_or(-1);
-            let (symbol, interval) = (text("symbol"), text("interval"));
-            received
-                .take(format!("candle {symbol}:{interval}:{}:{}", number("start"), number("revision")), &record)?;
-        }
-        for (what, topic) in [("late", config.late_topic()), ("dead letter", config.dead_letter_topic())] {
-            for record in stage.consume_all(&topic, isolation)? {
-                ensure!(record.header("source.topic") == Some(&config.kafka.topic), "{record:?}");
-                let header = |name| record.header(name).unwrap_or_default().to_owned();
-                let mut name = format!("{what} {}/{}", header("source.partition"), header("source.offset"));
-                if what == "late" {
-                    write!(name, " for {}", header("late.intervals"))?;
-                }
-                received.take(name, &record)?;
-            }
-        }
+        let received = Received::read(&self.config)?;
+        ensure!(received.conflicts.is_empty(), "{}", received.conflicts.join("\n"));
         Ok(received)
     }
 
     /// What is in Redis: last prices, candles, running counts.
     pub(crate) fn state(&self) -> anyhow::Result<Facts> {
-        const CANDLE: &[&str] = &["open", "high", "low", "close", "volume", "count", "status", "revision"];
-        let families: [(&str, &[&str]); 3] = [
-            ("last", &["price", "ts", "source"]),
-            ("ohlc", CANDLE),
-            ("source", &["ticks", "late", "out_of_order", "notifications", "dead_letters"]),
-        ];
-        let mut redis = self.redis()?;
-        let mut state = Facts::new();
-        for (family, fields) in families {
-            let keys: Vec<String> = redis.keys(self.key(&format!("{family}:*")))?;
-            for key in keys {
-                let name = key.strip_prefix(&self.config.namespace).unwrap_or(&key);
-                if family == "ohlc" && is_closing(name) {
-                    continue;
-                }
-                let values: Vec<Option<String>> = redis.hmget(&key, fields)?;
-                let values: Vec<String> = values.into_iter().map(Option::unwrap_or_default).collect();
-                state.insert(name.to_owned(), values.join(" "));
-            }
-        }
-        Ok(state)
+        facts::state(&self.config, &mut self.redis()?)
     }
 
     /// What the oracle expects of everything sent so far.
@@ -342,75 +288,17 @@ impl<'s> Market<'s> {
     }
 
     fn expect_partition(&self, number: i32, expected: &mut Expected) {
-        let (mut ticks, mut bad) = (Vec::new(), 0);
+        let (mut ticks, mut dead) = (Vec::new(), BTreeMap::new());
         for (&(_, offset), sent) in self.log.lock().unwrap().range((number, 0)..(number + 1, 0)) {
             match sent {
                 Sent::Tick(tick) => ticks.push(oracle::LogRecord { offset, ticks: vec![tick.for_oracle()] }),
                 Sent::Bad(key, value) => {
-                    bad += 1;
-                    expected.outputs.insert(format!("dead letter {number}/{offset}"), format!("{key} -> {value}"));
+                    dead.insert(offset, format!("{key} -> {value}"));
                 }
             }
         }
-        let found = oracle::expected(&self.oracle_settings(number), &self.rules, &ticks);
-        let plain_or_text = |plain: &str| match self.config.output.numbers {
-            Numbers::Number => plain.to_owned(),
-            Numbers::String => format!("\"{plain}\""),
-        };
-        for notification in &found.notifications {
-            let content = format!("{} -> {}", notification.symbol, notification_value(notification, plain_or_text));
-            expected.outputs.insert(format!("notification {}", notification.id), content);
-        }
-        for candle in found.candles.iter().filter(|candle| !is_closing(&candle.symbol)) {
-            let oracle::Candle { symbol, interval, start, revision, .. } = candle;
-            let content = format!("{symbol} -> {}", candle_value(candle, plain_or_text));
-            expected.outputs.insert(format!("candle {symbol}:{interval}:{start}:{revision}"), content);
-        }
-        for late in &found.diverted {
-            let content = format!("{} -> {}", late.symbol, late_value(late, plain_or_text));
-            expected.outputs.insert(format!("late {number}/{} for {}", late.offset, late.intervals), content);
-        }
-
-        let source = format!("{}/{number}", self.config.kafka.topic);
-        for (symbol, (price, ts)) in &found.last {
-            expected.state.insert(format!("last:{}", encode_symbol(symbol)), format!("{price} {ts} {source}"));
-        }
-        for ((symbol, interval, start), c) in found.stored.iter().filter(|((symbol, ..), _)| !is_closing(symbol)) {
-            let fields = [
-                &c.open,
-                &c.high,
-                &c.low,
-                &c.close,
-                &c.volume,
-                &c.count.to_string(),
-                &c.status,
-                &c.revision.to_string(),
-            ];
-            let name = format!("ohlc:{}:{interval}:{start}", encode_symbol(symbol));
-            expected.state.insert(name, fields.map(String::as_str).join(" "));
-        }
-        let counts =
-            [ticks.len(), found.late as usize, found.out_of_order as usize, found.notifications.len(), bad];
-        // A partition that nothing was read from has a position, and no counts yet.
-        let any = !ticks.is_empty() || bad > 0;
-        let counts = counts.map(|count| if any { count.to_string() } else { String::new() });
-        expected.state.insert(format!("source:{source}"), counts.join(" "));
-    }
-
-    fn oracle_settings(&self, partition: i32) -> oracle::Settings {
-        let candles = &self.config.candles;
-        oracle::Settings {
-            topic: self.config.kafka.topic.clone(),
-            partition,
-            intervals: candles.intervals.iter().map(ToString::to_string).collect(),
-            lateness: candles.lateness.as_millis() as i64,
-            late: match candles.late {
-                LatePolicy::Drop => oracle::Late::Drop,
-                LatePolicy::Divert => oracle::Late::Divert,
-                LatePolicy::Revise => oracle::Late::Revise,
-            },
-            keep: candles.keep.as_millis() as i64,
-        }
+        let found = oracle::expected(&facts::oracle_settings(&self.config, number), &self.rules, &ticks);
+        expected.add(&self.config, number, &found, ticks.len(), &dead);
     }
 
     /// Checks topics and Redis against the oracle. Returns the names of records that were repeated, word for
@@ -434,19 +322,12 @@ impl<'s> Market<'s> {
     /// Checks that notifications of one symbol come in the order of their ticks.
     pub(crate) fn check_order(&self) -> anyhow::Result<()> {
         let mut last = BTreeMap::new();
-        for record in self.stage.consume_all(&self.config.output.notifications, self.isolation())? {
+        for record in self.stage.consume_all(&self.config.output.notifications, facts::isolation(&self.config))? {
             let offset = record.json()?["source"]["offset"].as_i64().context("an offset")?;
             let before = last.insert(record.key.clone(), offset).unwrap_or(-1);
             ensure!(before <= offset, "{:?}: {offset} after {before}", record.key);
         }
         Ok(())
-    }
-
-    fn isolation(&self) -> Isolation {
-        match self.config.kafka.processing_guarantee {
-            Guarantee::AtLeastOnce => Isolation::ReadUncommitted,
-            Guarantee::ExactlyOnce => Isolation::ReadCommitted,
-        }
     }
 }
 
@@ -555,9 +436,4 @@ pub(crate) fn wait_owned_by(market: &Market, workers: &[Worker], patience: Durat
 /// The process in an owner's name, `<host>-<process>-<random>`.
 fn process_of(owner: &str) -> Option<u32> {
     owner.rsplit('-').nth(1)?.parse().ok()
-}
-
-/// Whether a candle is of a tick of [`Market::send_closing`]: its windows stay open, which no oracle knows.
-fn is_closing(symbol: &str) -> bool {
-    symbol.trim_start_matches("ohlc:").starts_with("CLOSE-")
 }
