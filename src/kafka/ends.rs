@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataPartition;
 
 use super::client::{Asking, KafkaSetupError, asking_config};
@@ -51,12 +51,19 @@ impl Ends {
         Ok(Ends { topic: kafka.topic.as_str().into(), client: Arc::new(client) })
     }
 
-    /// Where the partition's log starts and ends now. Takes up to 2 s.
+    /// Where the partition's log starts and ends now. Takes up to 6 s.
     pub async fn ends(&self, partition: i32) -> Result<LogRange, EndsError> {
         let topic = Arc::clone(&self.topic);
         let (start, end) = self
             .ask("the end offset", format!("{topic}/{partition}"), move |client| {
-                client.fetch_watermarks(&topic, partition, TIMEOUT)
+                client.fetch_watermarks(&topic, partition, TIMEOUT).or_else(|error| {
+                    // This client may have learned of the topic before the partition was added.
+                    if error.rdkafka_error_code() != Some(RDKafkaErrorCode::UnknownPartition) {
+                        return Err(error);
+                    }
+                    client.fetch_metadata(Some(&topic), TIMEOUT)?;
+                    client.fetch_watermarks(&topic, partition, TIMEOUT)
+                })
             })
             .await?;
         Ok(LogRange { start: Offset(start), end: Offset(end) })

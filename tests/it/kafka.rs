@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use libtest_mimic::{Failed, Trial};
-use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
@@ -55,6 +55,7 @@ pub(crate) fn trials(broker: &str) -> Vec<Trial> {
         a_second_transactional_sink_fences_the_first,
         a_transaction_with_a_record_too_large_is_not_committed_and_the_next_one_is,
         end_offsets_count_open_transactions,
+        the_end_of_a_partition_added_later_is_known,
         a_record_too_large_is_a_permanent_error_that_names_it,
         an_unknown_output_topic_is_a_permanent_error,
         a_full_queue_waits_and_everything_arrives,
@@ -685,6 +686,28 @@ async fn a_transaction_with_a_record_too_large_is_not_committed_and_the_next_one
     ensure_eq(values, vec![b"after".as_slice()], "the outputs")?;
     member.source.close().await;
     Ok(())
+}
+
+async fn the_end_of_a_partition_added_later_is_known(lab: Lab) -> anyhow::Result<()> {
+    lab.create(lab.topic(), 1).await?;
+    let ends = Ends::new(&lab.kafka)?;
+    ensure_eq(ends.ends(0).await?.end, Offset(0), "the first partition's end")?;
+
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", &lab.kafka.brokers).create()?;
+    let added = admin.create_partitions([&NewPartitions::new(lab.topic(), 2)], &AdminOptions::new()).await?;
+    for result in added {
+        result.map_err(|(topic, code)| anyhow::anyhow!("add a partition to {topic}: {code}"))?;
+    }
+    let known = async {
+        loop {
+            if let Ok(range) = ends.ends(1).await {
+                return range;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await; // its leader is being chosen
+        }
+    };
+    ensure_eq(patiently("the added partition's end", known).await?.end, Offset(0), "the added partition's end")
 }
 
 async fn end_offsets_count_open_transactions(lab: Lab) -> anyhow::Result<()> {
