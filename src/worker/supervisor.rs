@@ -95,6 +95,13 @@ pub async fn run(
         tasks: BTreeMap::new(),
     };
     health.set_started();
+    tracing::info!(
+        owner = worker.shared.settings.owner,
+        group = config.kafka.group,
+        topic = config.kafka.topic,
+        namespace = config.namespace,
+        "worker started"
+    );
     let outcome = worker.serve(source_events, shutdown).await;
     health.set_stopping();
     worker.stop_all().await;

@@ -211,12 +211,14 @@ pub(crate) fn notification_value(notification: &oracle::Notification, number: im
         topic,
         partition,
         offset,
-        ..
+        note,
     } = notification;
     let previous = previous.as_deref().map_or_else(|| "null".into(), &number);
     let (threshold, price) = (number(threshold), number(price));
+    let note =
+        note.as_deref().map_or_else(String::new, |note| format!(r#","note":{}"#, serde_json::Value::from(note)));
     format!(
-        r#"{{"id":"{id}","rule":"{rule}","symbol":"{symbol}","trigger":"{trigger}","op":"{op}","threshold":{threshold},"price":{price},"previous":{previous},"ts":{ts},"source":{{"topic":"{topic}","partition":{partition},"offset":{offset}}}}}"#
+        r#"{{"id":"{id}","rule":"{rule}","symbol":"{symbol}","trigger":"{trigger}","op":"{op}","threshold":{threshold},"price":{price},"previous":{previous},"ts":{ts},"source":{{"topic":"{topic}","partition":{partition},"offset":{offset}}}{note}}}"#
     )
 }
 

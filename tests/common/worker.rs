@@ -132,6 +132,11 @@ impl Worker {
         Ok(())
     }
 
+    /// Asks it to end (SIGTERM).
+    pub(crate) fn terminate(&mut self) -> anyhow::Result<()> {
+        Ok(self.process.signal(Signal::TERM)?)
+    }
+
     /// Asks it to end (SIGTERM) and waits; it is killed if it does not.
     pub(crate) fn stop(&mut self) -> anyhow::Result<ExitStatus> {
         Ok(self.process.stop(PATIENCE)?)

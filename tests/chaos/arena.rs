@@ -1,0 +1,233 @@
+//! One run: servers, workers, traffic and faults, and the wait for everything to be delivered.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::Consumer as _;
+use redis::Commands as _;
+use tickwatch::config::Config;
+use tickwatch::sandbox::{Broker, Redis};
+
+use crate::common::kafka::produce;
+use crate::common::wait_until;
+use crate::fleet::Fleet;
+use crate::kafka_lane::KafkaLane;
+use crate::plan::{Fault, Lane, Plan, Time, rng};
+use crate::proxy::Proxy;
+use crate::redis_lane::RedisLane;
+use crate::rules;
+use crate::timeline::Timeline;
+use crate::traffic;
+use crate::verdict::{self, Tally};
+
+/// How long everything may take to be delivered once the faults are over.
+const SETTLED: Duration = Duration::from_secs(90);
+
+/// How often a snapshot of Redis is taken.
+const SNAPSHOT_EVERY: Duration = Duration::from_millis(700);
+
+/// Numbers runs within this process: names of topics and groups are used once.
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+/// Runs a seed. `Err`: what is wrong, with all that was done before it.
+pub(crate) fn run(plan: &Plan, broker: &mut Broker, evidence: &Path, timeline: &Timeline) -> anyhow::Result<Tally> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    let config = config_of(plan, broker, &proxy)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(create_topics(plan, &config))?;
+    fs::create_dir_all(evidence)?;
+    fs::write(evidence.join("tickwatch.toml"), toml::to_string(&config)?)?;
+
+    let lasting = rules::lasting(plan, &mut rng(plan.seed, 6));
+    let partitions = AtomicI32::new(plan.partitions);
+    let mut redis_lane = RedisLane::new(plan, &config, timeline, (redis, proxy), &partitions)?;
+    let mut connection = redis_lane.connect()?;
+    for rule in &lasting {
+        rules::put(&mut connection, &config, rule)?;
+    }
+    let mut fleet = Fleet::start(plan, &config, timeline, evidence)?;
+    let outcome =
+        under_faults(plan, &config, timeline, broker, &partitions, &mut redis_lane, &mut fleet).and_then(|()| {
+            if let Time::Log(_) = plan.time {
+                let closing = (0..partitions.load(Ordering::Relaxed)).map(traffic::closing_tick);
+                runtime.block_on(produce(&config.kafka.brokers, &config.kafka.topic, closing))?;
+            }
+            timeline.say("faults and traffic are over");
+            settle(&config, &redis_lane, &mut fleet, partitions.load(Ordering::Relaxed))
+        });
+    fleet.keep_logs()?;
+    outcome?;
+    timeline.say("everything is delivered");
+    fleet.stop()?;
+    if let Some(complaint) = timeline.complaints().first() {
+        bail!("{complaint}\n{}", timeline.told(None));
+    }
+    let judged = verdict::judge(plan, &config, &mut redis_lane.connect()?, &lasting, &redis_lane.rules.rules)?;
+    judged.map_err(|differences| {
+        let first = &differences[0];
+        let place = first.place.map_or(String::new(), |(partition, offset, time)| {
+            format!("partition {partition}, offset {offset}, at the broker at {time}\n")
+        });
+        let others: Vec<String> =
+            differences.iter().skip(1).take(4).map(|difference| difference.text.clone()).collect();
+        anyhow::anyhow!(
+            "{} differences; the first:\n{place}{}\nothers:\n{}\nwhat was done:\n{}",
+            differences.len(),
+            first.text,
+            others.join("\n"),
+            timeline.told(first.place.map(|(_, _, time)| time))
+        )
+    })
+}
+
+fn config_of(plan: &Plan, broker: &Broker, proxy: &Proxy) -> anyhow::Result<Config> {
+    let name = format!("{}-{}", plan.seed, RUNS.fetch_add(1, Ordering::Relaxed));
+    let mut config = Config::default();
+    plan.configure(&mut config)?;
+    config.redis.url = proxy.url();
+    config.kafka.brokers = broker.brokers();
+    config.kafka.group = format!("group-{name}");
+    config.kafka.topic = format!("ticks-{name}");
+    config.output.notifications = format!("notifications-{name}");
+    config.output.candles = format!("candles-{name}");
+    Ok(config)
+}
+
+async fn create_topics(plan: &Plan, config: &Config) -> anyhow::Result<()> {
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", &config.kafka.brokers).create()?;
+    let one = || TopicReplication::Fixed(1);
+    let (dead_letters, late) = (config.dead_letter_topic(), config.late_topic());
+    let mut source = NewTopic::new(&config.kafka.topic, plan.partitions, one());
+    if plan.append_time {
+        source = source.set("message.timestamp.type", "LogAppendTime");
+    }
+    let topics = [
+        source,
+        NewTopic::new(&config.output.notifications, 2, one()),
+        NewTopic::new(&config.output.candles, 2, one()),
+        NewTopic::new(&dead_letters, 1, one()),
+        NewTopic::new(&late, 1, one()),
+    ];
+    for made in admin.create_topics(&topics, &AdminOptions::new()).await? {
+        made.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?;
+    }
+    wait_until(Duration::from_secs(30), "leaders of the topics", || {
+        topics.iter().all(|topic| {
+            admin.inner().fetch_metadata(Some(topic.name), Duration::from_secs(5)).is_ok_and(|metadata| {
+                let found = metadata.topics()[0].partitions();
+                !found.is_empty() && found.iter().all(|partition| partition.leader() >= 0)
+            })
+        })
+    })
+}
+
+/// Traffic, and each lane's faults beside it.
+fn under_faults(
+    plan: &Plan,
+    config: &Config,
+    timeline: &Timeline,
+    broker: &mut Broker,
+    partitions: &AtomicI32,
+    redis_lane: &mut RedisLane<'_>,
+    fleet: &mut Fleet<'_>,
+) -> anyhow::Result<()> {
+    let of_lane = |lane: Lane| -> Vec<(Duration, Fault)> {
+        plan.faults.iter().copied().filter(|(_, fault)| fault.lane() == lane).collect()
+    };
+    let (to_workers, to_redis, to_kafka) = (of_lane(Lane::Workers), of_lane(Lane::Redis), of_lane(Lane::Kafka));
+    timeline.start();
+    let stop = AtomicBool::new(false);
+    let (brokers, topic) = (&config.kafka.brokers, &config.kafka.topic);
+    let mut kafka_lane = KafkaLane::new(plan, config, timeline, broker, partitions);
+    thread::scope(|scope| {
+        let ticks = scope.spawn(|| traffic::run(plan, brokers, topic, partitions, &stop));
+        let workers = scope.spawn(|| -> anyhow::Result<()> {
+            for (at, fault) in to_workers {
+                tended_until(plan, timeline, fleet, at)?;
+                fleet.inject(fault).with_context(|| fault.name())?;
+            }
+            tended_until(plan, timeline, fleet, plan.length)
+        });
+        let redis = scope.spawn(|| -> anyhow::Result<()> {
+            for (at, fault) in to_redis {
+                while !timeline.is_past(at) {
+                    redis_lane.snapshot().context("take a snapshot")?;
+                    thread::sleep(SNAPSHOT_EVERY);
+                }
+                redis_lane.inject(fault).with_context(|| fault.name())?;
+            }
+            Ok(())
+        });
+        let kafka = scope.spawn(|| -> anyhow::Result<()> {
+            for (at, fault) in to_kafka {
+                timeline.sleep_until(at);
+                kafka_lane.inject(fault).with_context(|| fault.name())?;
+            }
+            Ok(())
+        });
+        let lanes = [workers, redis, kafka].map(|lane| lane.join().expect("a lane does not panic"));
+        stop.store(true, Ordering::Relaxed);
+        ticks.join().expect("the traffic does not panic").context("traffic")?;
+        lanes.into_iter().collect()
+    })
+}
+
+/// Looks after the workers until so long after the start.
+fn tended_until(plan: &Plan, timeline: &Timeline, fleet: &mut Fleet<'_>, at: Duration) -> anyhow::Result<()> {
+    while !timeline.is_past(at.min(plan.length)) {
+        fleet.tend()?;
+        thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// Waits until everything in the source topic is delivered and committed, and nothing is left open.
+fn settle(
+    config: &Config,
+    redis_lane: &RedisLane<'_>,
+    fleet: &mut Fleet<'_>,
+    partitions: i32,
+) -> anyhow::Result<()> {
+    let mut redis = redis_lane.connect()?;
+    let reader = rules::consumer(config)?;
+    let deadline = Instant::now() + SETTLED;
+    loop {
+        fleet.tend()?;
+        let mut left = Vec::new();
+        let committed = rules::committed(config, 0..partitions).unwrap_or_default();
+        for number in 0..partitions {
+            let source = format!("{}/{number}", config.kafka.topic);
+            let key = |family: &str| format!("{}{family}:{source}", config.namespace);
+            let outbox: usize = redis.xlen(key("outbox"))?;
+            let due: Vec<String> = redis.zrange(key("due"), 0, -1)?;
+            let open = due.iter().filter(|member| !member.starts_with("CLOSE-")).count();
+            let end = reader
+                .fetch_watermarks(&config.kafka.topic, number, Duration::from_secs(5))
+                .map_or(-1, |(_, end)| end);
+            let delivered = committed.get(&number).copied().unwrap_or(-1);
+            if outbox > 0 || open > 0 || delivered != end {
+                let told: Vec<Option<String>> =
+                    redis.hmget(key("source"), &["next_offset", "owner", "state", "reason", "seen"])?;
+                left.push(format!(
+                    "{source}: {outbox} in the outbox, {open} windows open, committed {delivered} of {end}; {told:?}"
+                ));
+            }
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("not everything was delivered within {} s:\n{}", SETTLED.as_secs(), left.join("\n"));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,174 @@
+//! The workers of a run, and what befalls them.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+use tickwatch::config::Config;
+
+use crate::common::worker::Worker;
+use crate::plan::{Fault, Plan, rng};
+use crate::timeline::Timeline;
+
+/// Most workers at a time.
+const MOST: usize = 5;
+
+/// A worker that was told to end may finish what is in flight, and wait for a broker that is away.
+const END_PATIENCE: Duration = Duration::from_secs(90);
+
+/// What a worker says once it is a member; before, an unreachable server may end its start.
+const RUNS: &str = "worker started";
+
+pub(crate) struct Fleet<'a> {
+    plan: &'a Plan,
+    config: &'a Config,
+    timeline: &'a Timeline,
+    rng: StdRng,
+    workers: Vec<Worker>,
+    started: usize,
+    /// Where logs of ended workers are kept.
+    logs: &'a Path,
+}
+
+impl<'a> Fleet<'a> {
+    pub(crate) fn start(
+        plan: &'a Plan,
+        config: &'a Config,
+        timeline: &'a Timeline,
+        logs: &'a Path,
+    ) -> anyhow::Result<Fleet<'a>> {
+        let mut fleet =
+            Fleet { plan, config, timeline, rng: rng(plan.seed, 3), workers: Vec::new(), started: 0, logs };
+        for _ in 0..plan.workers {
+            fleet.join()?;
+        }
+        for worker in &mut fleet.workers {
+            worker.wait_ready()?;
+        }
+        Ok(fleet)
+    }
+
+    fn join(&mut self) -> anyhow::Result<()> {
+        self.workers.push(Worker::start(self.config)?);
+        self.started += 1;
+        Ok(())
+    }
+
+    pub(crate) fn inject(&mut self, fault: Fault) -> anyhow::Result<()> {
+        self.tend()?;
+        let victim = self.rng.random_range(0..self.workers.len());
+        let pid = self.workers[victim].pid();
+        match fault {
+            Fault::WorkerKilled => {
+                self.timeline.injected(fault, &format!("process {pid}"));
+                self.workers[victim].kill()?;
+                self.bury(victim)?;
+                thread::sleep(Duration::from_millis(self.rng.random_range(0..1_500)));
+                self.join()?;
+            }
+            Fault::AllWorkersKilled => {
+                self.timeline.injected(fault, "");
+                let count = self.workers.len();
+                for _ in 0..count {
+                    self.workers[0].kill()?;
+                    self.bury(0)?;
+                }
+                thread::sleep(Duration::from_millis(self.rng.random_range(0..1_500)));
+                for _ in 0..count {
+                    self.join()?;
+                }
+            }
+            Fault::WorkerFrozen => {
+                let beyond = Duration::from_millis(self.rng.random_range(500..2_500));
+                self.freeze(fault, victim, self.plan.settings.session + beyond)?;
+            }
+            Fault::WorkerPaused => {
+                let pause = self.plan.settings.session.mul_f64(self.rng.random_range(0.1..0.7));
+                self.freeze(fault, victim, pause)?;
+            }
+            Fault::WorkerLeaves => {
+                self.timeline.injected(fault, &format!("process {pid}"));
+                self.end(victim)?;
+                if self.workers.len() < 2 {
+                    self.join()?;
+                }
+            }
+            Fault::WorkerJoins if self.workers.len() < MOST => {
+                self.timeline.injected(fault, "");
+                self.join()?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn freeze(&mut self, fault: Fault, victim: usize, pause: Duration) -> anyhow::Result<()> {
+        let pid = self.workers[victim].pid();
+        self.timeline.injected(fault, &format!("process {pid} for {} ms", pause.as_millis()));
+        self.workers[victim].pause()?;
+        thread::sleep(pause);
+        self.workers[victim].cont()?;
+        self.timeline.say(format!("process {pid} goes on"));
+        Ok(())
+    }
+
+    /// Starts a worker again that could not start, as a service manager does. A worker that ran never ends by itself.
+    pub(crate) fn tend(&mut self) -> anyhow::Result<()> {
+        for number in (0..self.workers.len()).rev() {
+            let Some(status) = self.workers[number].exit_status()? else { continue };
+            let pid = self.workers[number].pid();
+            if self.workers[number].logs().contains(RUNS) {
+                self.timeline.complain(format!("process {pid} ended by itself ({status})"));
+            }
+            self.bury(number)?;
+            self.join()?;
+        }
+        Ok(())
+    }
+
+    /// Tells a worker to end, and waits until it has.
+    fn end(&mut self, number: usize) -> anyhow::Result<()> {
+        let worker = &mut self.workers[number];
+        let (pid, ran) = (worker.pid(), worker.logs().contains(RUNS));
+        worker.terminate()?;
+        match worker.wait(END_PATIENCE) {
+            Ok(status) if status.success() || !ran => {}
+            Ok(status) => self.timeline.complain(format!("process {pid}, told to end, ended with {status}")),
+            Err(_) => {
+                let patience = END_PATIENCE.as_secs();
+                self.timeline.complain(format!("process {pid} did not end within {patience} s"));
+                self.workers[number].kill()?;
+            }
+        }
+        self.bury(number)
+    }
+
+    /// Tells all to end.
+    pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
+        while !self.workers.is_empty() {
+            self.end(0)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps an ended worker's log, and looks at it.
+    fn bury(&mut self, number: usize) -> anyhow::Result<()> {
+        let worker = self.workers.remove(number);
+        let (pid, log) = (worker.pid(), worker.logs());
+        for line in log.lines().filter(|line| line.contains("panicked")) {
+            self.timeline.complain(format!("process {pid}: {line}"));
+        }
+        std::fs::write(self.logs.join(format!("worker-{pid}.log")), log)?;
+        Ok(())
+    }
+
+    /// Keeps the logs of those that run.
+    pub(crate) fn keep_logs(&self) -> anyhow::Result<()> {
+        for worker in &self.workers {
+            std::fs::write(self.logs.join(format!("worker-{}.log", worker.pid())), worker.logs())?;
+        }
+        Ok(())
+    }
+}
