@@ -70,7 +70,14 @@ pub(crate) fn run(plan: &Plan, broker: &mut Broker, evidence: &Path, timeline: &
     if let Some(complaint) = timeline.complaints().first() {
         bail!("{complaint}\n{}", timeline.told(None));
     }
-    let judged = verdict::judge(plan, &config, &mut redis_lane.connect()?, &lasting, &redis_lane.rules.rules)?;
+    let judged = verdict::judge(
+        plan,
+        &config,
+        &mut redis_lane.connect()?,
+        partitions.load(Ordering::Relaxed),
+        &lasting,
+        &redis_lane.rules.rules,
+    )?;
     judged.map_err(|differences| {
         let first = &differences[0];
         let place = first.place.map_or(String::new(), |(partition, offset, time)| {

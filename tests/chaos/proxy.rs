@@ -104,7 +104,7 @@ impl Shared {
 
 /// Copies until either side ends, then ends both.
 fn copy(mut from: TcpStream, mut to: TcpStream, before_each: impl Fn()) {
-    let mut buffer = [0; 1 << 16];
+    let mut buffer = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         before_each();
         if to.write_all(&buffer[..length]).is_err() {

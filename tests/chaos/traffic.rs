@@ -26,7 +26,7 @@ const BEAT: Duration = Duration::from_millis(20);
 pub(crate) const START_PRICE: i64 = 10_000;
 
 /// How long the producer tries to write a record while the broker is away.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Names that keys and JSON have to carry as they are.
 const ODD_NAMES: [&str; 6] = ["BRK.B", "BTC/USDT:USDT", "ES=F", "{BTC}", "币安人生USDT", "A B%"];
@@ -80,10 +80,19 @@ struct Traffic<'a> {
     runtime: tokio::runtime::Runtime,
     rng: StdRng,
     symbols: Vec<Symbol>,
-    /// No ticks before, by partition.
-    quiet_until: Vec<Instant>,
+    /// By partition.
+    feeds: Vec<Feed>,
     started: Instant,
     transactions: u32,
+}
+
+/// What brings a partition's ticks.
+struct Feed {
+    /// Nothing comes before.
+    quiet_until: Instant,
+    /// Ticks that came into being meanwhile arrive afterwards, as of a feed that was cut off; else there are none.
+    keeps: bool,
+    kept: Vec<Message>,
 }
 
 struct Symbol {
@@ -103,15 +112,16 @@ impl<'a> Traffic<'a> {
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
             rng: rng(plan.seed, 2),
             symbols: Vec::new(),
-            quiet_until: Vec::new(),
+            feeds: Vec::new(),
             started: Instant::now(),
             transactions: 0,
         })
     }
 
     fn set_partitions(&mut self, partitions: i32) {
-        if self.quiet_until.len() < partitions as usize {
-            self.quiet_until.resize(partitions as usize, self.started);
+        if self.feeds.len() < partitions as usize {
+            let quiet_until = self.started;
+            self.feeds.resize_with(partitions as usize, || Feed { quiet_until, keeps: false, kept: Vec::new() });
             let known = self.symbols.len();
             let new = symbols_of(self.plan, partitions).into_iter().skip(known);
             self.symbols.extend(new.map(|(name, partition)| Symbol { name, partition, price: START_PRICE }));
@@ -121,23 +131,31 @@ impl<'a> Traffic<'a> {
     /// The ticks of one beat.
     fn beat(&mut self) {
         if self.rng.random_bool(0.01) {
-            let partition = self.rng.random_range(0..self.quiet_until.len());
-            self.quiet_until[partition] = Instant::now() + Duration::from_millis(self.rng.random_range(300..3_000));
+            let number = self.rng.random_range(0..self.feeds.len());
+            let quiet = Duration::from_millis(self.rng.random_range(300..3_000));
+            let feed = &mut self.feeds[number];
+            (feed.quiet_until, feed.keeps) = (Instant::now() + quiet, self.rng.random_bool(0.5));
         }
         let usual = f64::from(self.plan.rate) * BEAT.as_secs_f64();
         let burst = if self.rng.random_bool(0.02) { 20.0 } else { 1.0 };
         let count = (usual * burst * self.rng.random_range(0.0..2.0)).round() as usize;
-        let messages: Vec<Message> = (0..count).filter_map(|_| self.message()).collect();
+        let mut messages: Vec<Message> = Vec::new();
+        for feed in self.feeds.iter_mut().filter(|feed| feed.quiet_until <= Instant::now()) {
+            messages.append(&mut feed.kept);
+        }
+        messages.extend((0..count).filter_map(|_| self.message()));
         if self.plan.transactions && self.rng.random_bool(0.05) {
             self.write_transaction(messages);
         } else {
-            messages.iter().for_each(|message| self.write(message));
+            for message in &messages {
+                self.write(message);
+            }
         }
     }
 
     /// One good tick to each partition, so that no topic ends with records that readers do not see.
     fn last_ticks(&mut self) {
-        for partition in 0..self.quiet_until.len() as i32 {
+        for partition in 0..self.feeds.len() as i32 {
             let number = self.symbols.iter().position(|symbol| symbol.partition == partition);
             if let Some(number) = number {
                 let ts = self.now();
@@ -151,11 +169,20 @@ impl<'a> Traffic<'a> {
         // Most ticks are of few symbols.
         let skew = self.rng.random_range(0.0..1.0_f64).powi(3);
         let number = ((self.symbols.len() as f64) * skew) as usize;
-        if self.quiet_until[self.symbols[number].partition as usize] > Instant::now() {
-            return None;
+        let message = self.any_message(number);
+        let feed = &mut self.feeds[self.symbols[number].partition as usize];
+        if feed.quiet_until <= Instant::now() {
+            return Some(message);
         }
+        if feed.keeps {
+            feed.kept.push(message);
+        }
+        None
+    }
+
+    fn any_message(&mut self, number: usize) -> Message {
         if self.rng.random_bool(0.005) {
-            return Some(self.broken(number));
+            return self.broken(number);
         }
         let ts = match self.rng.random_range(0..1000) {
             0..3 => clock() + 3_600_000, // no reference time is near
@@ -165,7 +192,7 @@ impl<'a> Traffic<'a> {
             118..168 => self.now() / 100 * 100, // on the edge of windows, and equal times
             _ => self.now(),
         };
-        Some(self.tick(number, ts))
+        self.tick(number, ts)
     }
 
     /// Event time now, ms.
