@@ -25,6 +25,7 @@ mod rules;
 mod sandbox;
 mod scene;
 mod scripts;
+mod sentinel;
 mod simulation;
 mod time;
 mod workers;
@@ -51,6 +52,7 @@ const MODULES: &[Module] = &[
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
     Module::Cases(scripts::cases),
+    Module::Cases(sentinel::cases),
     Module::Cases(simulation::cases),
     Module::Cases(time::cases),
     Module::Cases(workers::cases),

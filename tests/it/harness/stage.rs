@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use tickwatch::config::Config;
+use tickwatch::config::{Config, RedisConfig};
 use tickwatch::sandbox::Redis;
 use tokio::runtime::Runtime;
 
@@ -95,6 +95,15 @@ fn unique(what: &str) -> String {
 pub(crate) fn connect(url: &str) -> anyhow::Result<redis::Connection> {
     let client = redis::Client::open(url).with_context(|| format!("{url} is no Redis URL"))?;
     client.get_connection_with_timeout(PATIENCE).with_context(|| format!("connect to {url}"))
+}
+
+/// A connection to the primary of a configuration, under Sentinel or alone.
+pub(crate) fn connect_to_primary(config: &RedisConfig) -> anyhow::Result<redis::Connection> {
+    let Some(sentinel) = config.sentinels.first() else { return connect(&config.url) };
+    let mut sentinel = connect(&format!("redis://{sentinel}"))?;
+    let (host, port): (String, u16) =
+        redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(config.master.as_deref()).query(&mut sentinel)?;
+    connect(&format!("redis://{host}:{port}"))
 }
 
 /// A Redis of a test's own, or a skip where this machine lacks it: for what would disturb other tests.
