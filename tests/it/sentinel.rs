@@ -47,7 +47,7 @@ impl Trio {
         let replica = or_skip(Redis::start(&[&settings[..], &[("replicaof", &*replica_of)]].concat()))?;
         let trio = Trio { primary, replica, sentinels: Vec::new() };
         wait_until(SETTLED, "the replica to be in step", || {
-            trio.info(&trio.replica, "master_link_status").is_ok_and(|status| status == "up")
+            info(&trio.replica, "master_link_status").is_ok_and(|status| status == "up")
         })?;
         let sentinels = (0..3).map(|_| or_skip(Sentinel::start(MASTER, &trio.primary, &[])));
         let trio = Trio { sentinels: sentinels.collect::<anyhow::Result<_>>()?, ..trio };
@@ -75,12 +75,6 @@ impl Trio {
         config.redis.master = Some(MASTER.into());
     }
 
-    fn info(&self, redis: &Redis, field: &str) -> anyhow::Result<String> {
-        let info: redis::InfoDict =
-            redis::cmd("INFO").arg("replication").query(&mut harness::connect(&redis.url())?)?;
-        info.get(field).context("a field of INFO")
-    }
-
     /// Waits until the replica has all that the primary has.
     fn in_step(&self) -> anyhow::Result<()> {
         let replicas: i64 =
@@ -93,7 +87,7 @@ impl Trio {
     fn wait_taken_over(&self, market: &Market, worker: &Worker) -> anyhow::Result<()> {
         let mut seen = String::new();
         wait_until(FAILOVER, "the worker to own its partitions on the promoted replica", || {
-            let role = self.info(&self.replica, "role").unwrap_or_default();
+            let role = info(&self.replica, "role").unwrap_or_default();
             let (epochs, owners) = (epochs(market, &self.replica), market.owners());
             seen = format!("role {role}, epochs {epochs:?}, owners {owners:?}");
             role == "master"
@@ -102,6 +96,12 @@ impl Trio {
         })
         .with_context(|| format!("{seen}\n{}", worker.logs()))
     }
+}
+
+fn info(redis: &Redis, field: &str) -> anyhow::Result<String> {
+    let info: redis::InfoDict =
+        redis::cmd("INFO").arg("replication").query(&mut harness::connect(&redis.url())?)?;
+    info.get(field).context("a field of INFO")
 }
 
 fn epochs(market: &Market, redis: &Redis) -> anyhow::Result<Vec<i64>> {
@@ -132,7 +132,7 @@ fn a_killed_primary_is_replaced_and_the_worker_goes_on(stage: &Stage) -> anyhow:
     trio.primary.restart()?;
     market.send(walk(22).take(200))?;
     wait_until(FAILOVER, "the former primary to be a replica", || {
-        trio.info(&trio.primary, "role").is_ok_and(|role| role == "slave")
+        info(&trio.primary, "role").is_ok_and(|role| role == "slave")
     })?;
     market.send_closing()?;
     market.wait_delivered()?;
