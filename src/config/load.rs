@@ -418,6 +418,10 @@ fn schema() -> toml::Table {
     input.max_future = Some(Duration::ZERO);
     (config.output.dead_letters, config.output.late) = (pointer(), pointer());
     (config.kafka.consumer, config.kafka.producer) = (BTreeMap::new(), BTreeMap::new());
+    let redis = &mut config.redis;
+    (redis.master, redis.username, redis.sentinel_username) = (pointer(), pointer(), pointer());
+    (redis.password, redis.sentinel_password) = (Some("".into()), Some("".into()));
+    redis.db = Some(0);
     #[allow(clippy::expect_used)]
     toml::Table::try_from(&config).expect("every setting is text, a number, a flag or a list")
 }

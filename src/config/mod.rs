@@ -6,6 +6,7 @@
 mod formats;
 mod load;
 mod redact;
+mod secret;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,11 @@ use crate::domain::Interval;
 
 pub use load::{ConfigError, Overrides, UnknownSetting};
 pub use redact::mask_url;
+pub use secret::Secret;
+pub use validate::host_and_port;
+
+/// Where Redis is if nothing says otherwise.
+const DEFAULT_REDIS_URL: &str = "redis://127.0.0.1:6379";
 
 /// Everything that can be set. Each field's default is the value in the annotated `tickwatch.toml`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,8 +56,28 @@ pub struct Config {
 #[derive(Clone, PartialEq, Serialize, Deserialize)] // Debug is by hand: it holds secrets
 #[serde(deny_unknown_fields, default)]
 pub struct RedisConfig {
-    /// `redis://[user:password@]host:port[/db]`
+    /// `redis://[user:password@]host:port[/db]`: a single primary.
     pub url: String,
+    /// `host:port` of the sentinels; empty: there are none, and `url` says where the primary is.
+    pub sentinels: Vec<String>,
+    /// The name under which the sentinels know the primary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub master: Option<String>,
+    /// The ACL user; absent: `default`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// Its password.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<Secret>,
+    /// Number of the database; absent: the one in `url`, else 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub db: Option<u32>,
+    /// The ACL user of the sentinels themselves; absent: `default`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sentinel_username: Option<String>,
+    /// Their password; absent: they ask for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sentinel_password: Option<Secret>,
     /// How long a reply may take before the connection is given up and the partition claimed again.
     #[serde(with = "duration")]
     pub response_timeout: Duration,
@@ -354,7 +380,17 @@ impl Default for Config {
 
 impl Default for RedisConfig {
     fn default() -> Self {
-        RedisConfig { url: "redis://127.0.0.1:6379".into(), response_timeout: Duration::from_secs(5) }
+        RedisConfig {
+            url: DEFAULT_REDIS_URL.into(),
+            sentinels: Vec::new(),
+            master: None,
+            username: None,
+            password: None,
+            db: None,
+            sentinel_username: None,
+            sentinel_password: None,
+            response_timeout: Duration::from_secs(5),
+        }
     }
 }
 

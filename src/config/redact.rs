@@ -6,7 +6,7 @@ use std::fmt;
 use super::{Config, KafkaConfig, RedisConfig, Scalar};
 
 /// What stands in place of a secret.
-const MASK: &str = "***";
+pub(super) const MASK: &str = "***";
 
 /// Parts of librdkafka's names whose values are secrets, such as `sasl.password` and `ssl.key.pem`.
 const SECRET_NAMES: [&str; 5] = ["password", "secret", "ssl.key.pem", "sasl.jaas", "sasl.oauthbearer.config"];
@@ -63,8 +63,28 @@ impl KafkaConfig {
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RedisConfig { url, response_timeout } = self.redacted();
-        f.debug_struct("RedisConfig").field("url", &url).field("response_timeout", &response_timeout).finish()
+        let RedisConfig {
+            url,
+            sentinels,
+            master,
+            username,
+            password,
+            db,
+            sentinel_username,
+            sentinel_password,
+            response_timeout,
+        } = self.redacted();
+        f.debug_struct("RedisConfig")
+            .field("url", &url)
+            .field("sentinels", &sentinels)
+            .field("master", &master)
+            .field("username", &username)
+            .field("password", &password)
+            .field("db", &db)
+            .field("sentinel_username", &sentinel_username)
+            .field("sentinel_password", &sentinel_password)
+            .field("response_timeout", &response_timeout)
+            .finish()
     }
 }
 

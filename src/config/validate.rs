@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use redis::IntoConnectionInfo as _;
+
 use super::formats::text_of;
-use super::{Config, ConfigError, LatePolicy, Scalar, mask_url};
+use super::{Config, ConfigError, DEFAULT_REDIS_URL, LatePolicy, Scalar, mask_url};
 
 /// Used where `[kafka.consumer]` does not say otherwise, ms.
 const SESSION_TIMEOUT_MS: i64 = 6_000;
@@ -72,15 +74,61 @@ impl Config {
         problems.unless(!namespace.contains(|c: char| c.is_whitespace() || c.is_control()), || {
             format!("namespace {namespace:?} holds whitespace or control characters; write one such as \"tw:\"")
         });
-        if let Err(e) = redis::IntoConnectionInfo::into_connection_info(self.redis.url.as_str()) {
-            problems.0.push(format!(
-                "[redis] url {:?} cannot be used ({e}); write redis://[user:password@]host:port[/db]",
-                mask_url(&self.redis.url)
-            ));
-        }
         problems.unless(!self.redis.response_timeout.is_zero(), || {
             "[redis] response_timeout is 0; write how long a reply may take, such as \"5s\"".into()
         });
+        if self.redis.sentinels.is_empty() {
+            self.check_single_redis(problems);
+        } else {
+            self.check_sentinels(problems);
+        }
+    }
+
+    fn check_single_redis(&self, problems: &mut Problems) {
+        let redis = &self.redis;
+        let info = match redis.url.as_str().into_connection_info() {
+            Ok(info) => info,
+            Err(e) => {
+                return problems.0.push(format!(
+                    "[redis] url {:?} cannot be used ({e}); write redis://[user:password@]host:port[/db]",
+                    mask_url(&redis.url)
+                ));
+            }
+        };
+        let login = info.redis_settings();
+        let twice = [
+            ("username", login.username().is_some() && redis.username.is_some()),
+            ("password", login.password().is_some() && redis.password.is_some()),
+            ("db", login.db() != 0 && redis.db.is_some()),
+        ];
+        for (setting, _) in twice.iter().filter(|(_, twice)| *twice) {
+            problems.0.push(format!("[redis] {setting} is also part of url; say it in one place"));
+        }
+        let of_sentinel = [
+            ("master", redis.master.is_some()),
+            ("sentinel_username", redis.sentinel_username.is_some()),
+            ("sentinel_password", redis.sentinel_password.is_some()),
+        ];
+        for (setting, _) in of_sentinel.iter().filter(|(_, set)| *set) {
+            problems.0.push(format!(
+                "[redis] {setting} is for a Redis under Sentinel, and sentinels is empty; list them, such as [\"10.0.0.1:26379\"]"
+            ));
+        }
+    }
+
+    fn check_sentinels(&self, problems: &mut Problems) {
+        let redis = &self.redis;
+        problems.unless(redis.url == DEFAULT_REDIS_URL, || {
+            "[redis] url and sentinels are both set; sentinels say where the primary is: remove url".into()
+        });
+        problems.unless(redis.master.as_ref().is_some_and(|name| !name.is_empty()), || {
+            "[redis] sentinels are set, but not master: write the name under which they know the primary, such as \"mymaster\"".into()
+        });
+        for address in &redis.sentinels {
+            problems.unless(host_and_port(address).is_some(), || {
+                format!("[redis] sentinels: {address:?} is no address; write host:port, such as \"10.0.0.1:26379\"")
+            });
+        }
     }
 
     fn check_topics(&self, problems: &mut Problems) {
@@ -184,6 +232,15 @@ impl Config {
     }
 }
 
+/// `host:port` taken apart; an IPv6 address has its brackets off.
+pub fn host_and_port(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.strip_prefix('[').map_or(Some(host), |inner| inner.strip_suffix(']'))?;
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    (!host.is_empty() && !host.contains(|c: char| c == '/' || c == '@' || c.is_whitespace()))
+        .then_some((host, port))
+}
+
 /// Whether the broker would take this as a topic's name.
 fn is_topic(name: &str) -> bool {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -261,6 +318,55 @@ mod tests {
     fn a_password_in_a_bad_redis_url_is_not_told() {
         let problem = only_problem(|c| c.redis.url = "http://me:hunter2@db".into());
         assert!(problem.contains("http://***@db") && !problem.contains("hunter2"), "{problem}");
+    }
+
+    #[test]
+    fn sentinels_take_the_place_of_a_url_and_need_a_masters_name() {
+        let under_sentinel = |c: &mut Config| {
+            c.redis.sentinels = vec!["10.0.0.1:26379".into(), "[::1]:26379".into(), "sentinel.local:26379".into()];
+            c.redis.master = Some("mymaster".into());
+            c.redis.sentinel_password = Some("hunter2".into());
+        };
+        assert_eq!(problems(under_sentinel), Vec::<String>::new());
+        let changed = |change: fn(&mut Config)| {
+            only_problem(|c| {
+                under_sentinel(c);
+                change(c);
+            })
+        };
+        assert!(changed(|c| c.redis.url = "redis://db:6379".into()).contains("remove url"));
+        assert!(changed(|c| c.redis.master = None).contains("not master"));
+        for bad in ["10.0.0.1", ":26379", "10.0.0.1:0", "redis://10.0.0.1:26379", "user@10.0.0.1:26379"] {
+            let problem = only_problem(|c| {
+                under_sentinel(c);
+                c.redis.sentinels.push(bad.into());
+            });
+            assert!(problem.contains("write host:port"), "{problem}");
+        }
+        let alone = problems(|c| {
+            under_sentinel(c);
+            c.redis.sentinels.clear();
+        });
+        assert!(
+            alone.len() == 2 && alone.iter().all(|problem| problem.contains("sentinels is empty")),
+            "{alone:?}"
+        );
+    }
+
+    #[test]
+    fn a_login_is_said_in_one_place() {
+        for (url, change) in [
+            ("redis://me@db", (|c| c.redis.username = Some("me".into())) as fn(&mut Config)),
+            ("redis://:hunter2@db", |c| c.redis.password = Some("hunter3".into())),
+            ("redis://db/3", |c| c.redis.db = Some(3)),
+        ] {
+            let problem = only_problem(|c| {
+                c.redis.url = url.into();
+                change(c);
+            });
+            assert!(problem.ends_with("say it in one place") && !problem.contains("hunter"), "{problem}");
+            assert_eq!(problems(change), Vec::<String>::new());
+        }
     }
 
     #[test]

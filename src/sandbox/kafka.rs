@@ -3,7 +3,6 @@
 use std::env;
 use std::fmt;
 use std::fs;
-use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use tempfile::TempDir;
 
-use super::{Process, Result, SandboxError, find_program, wait_until_ready, with_free_ports};
+use super::{Process, Result, SandboxError, accepts, find_program, wait_until_ready, with_free_ports};
 
 /// Names the folder with Kafka's jars; unset, it is `.cache/kafka/libs` here or in the source tree.
 pub const LIBS_VARIABLE: &str = "TW_KAFKA_LIBS";
@@ -238,10 +237,6 @@ fn launch(directory: &Path, libs: &Path, port: u16) -> Result<Process> {
         .map_err(|source| SandboxError::Kafka { action: "make a Kafka client".into(), source })?;
     wait_until_ready(&mut process, PROGRAM, &log, START_PATIENCE, || answers(&client))?;
     Ok(process)
-}
-
-fn accepts(port: u16) -> bool {
-    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
 /// Whether the cluster knows a live broker. The port opens before that.

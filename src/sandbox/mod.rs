@@ -9,11 +9,11 @@ pub mod redis;
 
 pub use kafka::{Broker, MockBroker};
 pub use process::Process;
-pub use redis::Redis;
+pub use redis::{Redis, Sentinel};
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -123,6 +123,11 @@ fn wait_until_ready(
         thread::sleep(Duration::from_millis(20));
     };
     Err(SandboxError::Start { program: program.into(), problem, log: log_tail(log) })
+}
+
+/// Whether something listens on a loopback port.
+fn accepts(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
 /// The last lines of a log file.

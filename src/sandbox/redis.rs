@@ -1,12 +1,13 @@
-//! A private `redis-server`.
+//! A private `redis-server`, and a sentinel over one.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::{Process, Result, SandboxError, find_program, wait_until_ready, with_free_ports};
+use super::{Process, Result, SandboxError, accepts, find_program, wait_until_ready, with_free_ports};
 
 const PROGRAM: &str = "redis-server";
 const START_PATIENCE: Duration = Duration::from_secs(20);
@@ -90,6 +91,49 @@ impl Redis {
         self.kill()?;
         self.process = launch(self.directory.path(), self.port, &self.options)?;
         Ok(())
+    }
+}
+
+/// A private sentinel of quorum 1, quick to judge. Dropping it ends it; it leaves nothing.
+#[derive(Debug)]
+pub struct Sentinel {
+    _directory: TempDir,
+    port: u16,
+    _process: Process,
+}
+
+impl Sentinel {
+    /// Starts a sentinel over `primary`, by the name `master`. `settings` are lines of `sentinel.conf`.
+    pub fn start(master: &str, primary: &Redis, settings: &[&str]) -> Result<Sentinel> {
+        let directory = tempfile::Builder::new()
+            .prefix("tickwatch-sentinel-")
+            .tempdir()
+            .map_err(SandboxError::io("make a directory for a sentinel"))?;
+        let (port, process) = with_free_ports(|[port]| {
+            // A sentinel keeps what it learns in its configuration file, so a new start is a new file.
+            let lines = format!(
+                "port {port}\nbind 127.0.0.1\n\
+                 sentinel monitor {master} 127.0.0.1 {} 1\n\
+                 sentinel down-after-milliseconds {master} 500\n\
+                 sentinel failover-timeout {master} 2000\n{}\n",
+                primary.port,
+                settings.join("\n"),
+            );
+            fs::write(directory.path().join("sentinel.conf"), lines)
+                .map_err(SandboxError::io("write sentinel.conf"))?;
+            let mut command = Command::new(PROGRAM);
+            command.current_dir(directory.path()).args(["sentinel.conf", "--sentinel"]);
+            let log = directory.path().join("log");
+            let mut process = Process::start(&command, &log)?;
+            wait_until_ready(&mut process, "the sentinel", &log, START_PATIENCE, || accepts(port))?;
+            Ok((port, process))
+        })?;
+        Ok(Sentinel { _directory: directory, port, _process: process })
+    }
+
+    /// `127.0.0.1:<port>`
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 }
 

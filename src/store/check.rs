@@ -6,8 +6,8 @@ use std::fmt;
 use redis::aio::ConnectionLike;
 use redis::{ErrorKind, InfoDict, RedisError, ServerErrorKind, cmd};
 
-use super::{Keys, StoreError, pool, scan};
-use crate::config::RedisConfig;
+use super::pool::Pool;
+use super::{Keys, StoreError, scan};
 
 /// Oldest version with all commands the scripts use (`ZRANGE … BYSCORE REV`, `EXPIRE … NX`, streams as used).
 const OLDEST: Version = Version { major: 7, minor: 0 };
@@ -212,8 +212,8 @@ impl std::str::FromStr for Version {
 }
 
 /// Whether there is any rule under the namespace. Looks at keys with SCAN: for rare moments, not for each batch.
-pub async fn any_rule(config: &RedisConfig, keys: &Keys) -> Result<bool, StoreError> {
-    let mut connection = pool::connect(config).await?;
+pub async fn any_rule(pool: &Pool, keys: &Keys) -> Result<bool, StoreError> {
+    let mut connection = pool.get().await?;
     let pattern = format!("{}rules:*", scan::glob_escape(keys.namespace()));
     let found = scan::keys(&mut connection, &pattern).await.map_err(|e| StoreError::of("look for rules", &e))?;
     Ok(found.iter().any(|key| !key.ends_with(":opts")))
@@ -261,8 +261,11 @@ mod tests {
             eprintln!("skipped: redis-server is not installed");
             return None;
         };
-        let config =
-            RedisConfig { url: format!("redis://127.0.0.1:{port}"), response_timeout: Duration::from_secs(10) };
+        let config = RedisConfig {
+            url: format!("redis://127.0.0.1:{port}"),
+            response_timeout: Duration::from_secs(10),
+            ..RedisConfig::default()
+        };
         let server = Server { process, config, _dir: dir };
         let deadline = Instant::now() + Duration::from_secs(20);
         while connect(&server.config).await.is_err() {
@@ -341,7 +344,7 @@ mod tests {
     async fn the_pool_hands_out_connections_that_work() {
         let Some(server) = redis(&[]).await else { return };
         let mut pooled = pool(&server.config).unwrap().get().await.unwrap();
-        let pong: String = cmd("PING").query_async(&mut pooled).await.unwrap();
+        let pong: String = cmd("PING").query_async(&mut *pooled).await.unwrap();
         assert_eq!(pong, "PONG");
     }
 

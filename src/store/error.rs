@@ -1,7 +1,9 @@
 //! What can go wrong with Redis, by what the caller does about it.
 
-use super::pool::ConnectError;
+use deadpool::managed::PoolError;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use super::pool::ConnectError;
 
 /// An error of Redis or of a reply.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -54,6 +56,15 @@ impl From<ConnectError> for StoreError {
     }
 }
 
+impl From<PoolError<ConnectError>> for StoreError {
+    fn from(error: PoolError<ConnectError>) -> StoreError {
+        match error {
+            PoolError::Backend(error) => error.into(),
+            other => StoreError::Away(other.to_string()),
+        }
+    }
+}
+
 impl StoreError {
     /// Sorts an error of `call` by what to do about it.
     pub fn of(call: &'static str, error: &RedisError) -> StoreError {
@@ -77,7 +88,10 @@ impl StoreError {
                     StoreError::Refused { call, message }
                 }
                 // Inside a script the code of the command's refusal comes wrapped: before the first write only.
-                _ if ["OOM ", "READONLY ", "NOPERM ", "MISCONF "].iter().any(|code| message.contains(code)) => {
+                _ if ["OOM ", "READONLY ", "NOPERM ", "MISCONF ", "NOREPLICAS "]
+                    .iter()
+                    .any(|code| message.contains(code)) =>
+                {
                     StoreError::Refused { call, message }
                 }
                 _ => StoreError::Script { call, message },
@@ -112,7 +126,9 @@ fn hint(message: &str) -> &'static str {
     if message.contains("OOM") {
         "; raise maxmemory or shorten [candles] keep, the worker goes on by itself"
     } else if message.contains("READONLY") {
-        "; this is a replica: point [redis] url at the primary"
+        "; this is a replica: point [redis] url at the primary; under Sentinel, the next claim asks for it"
+    } else if message.contains("NOREPLICAS") {
+        "; too few replicas are in reach (min-replicas-to-write), the worker goes on by itself once they are back"
     } else if message.contains("NOPERM") {
         "; give the ACL user this command on the namespace's keys"
     } else if message.contains("NOAUTH") || message.contains("WRONGPASS") {

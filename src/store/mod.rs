@@ -10,6 +10,7 @@ mod reply;
 pub mod rules;
 mod scan;
 pub mod scripts;
+mod sentinel;
 pub mod sources;
 
 pub use error::StoreError;

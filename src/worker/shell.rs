@@ -20,9 +20,10 @@ use crate::domain::{Position, SourcePartition};
 use crate::kafka::{
     Ends, Feed, OutRecord, Reader, Sink, SourceError, SourceHandle, TransactionError, TransactionalSink,
 };
+use crate::store::check;
 use crate::store::error::StoreError;
+use crate::store::pool::{self, Pool};
 use crate::store::scripts::{Claim, Scripts, Token};
-use crate::store::{check, pool};
 
 /// Entries of the outbox read at a time.
 const OUTBOX_PAGE: usize = 1_000;
@@ -31,8 +32,10 @@ const OUTBOX_PAGE: usize = 1_000;
 pub struct Shared {
     /// Settings of the protocol.
     pub settings: Arc<Settings>,
-    /// Where Redis is.
+    /// Where Redis is, for a partition's own connection.
     pub redis: RedisConfig,
+    /// Connections for calls on the side.
+    pub pool: Pool,
     /// Where Kafka is.
     pub kafka: KafkaConfig,
     /// The scripts.
@@ -242,7 +245,7 @@ impl Shell {
                 })
             }),
             Command::LookForRules => self.spawn(async move {
-                match check::any_rule(&shared.redis, shared.scripts.keys()).await {
+                match check::any_rule(&shared.pool, shared.scripts.keys()).await {
                     Ok(found) => Outcome::Event(Event::Rules(found)),
                     Err(error) => store_failure(&reporter, "look for rules", &error),
                 }

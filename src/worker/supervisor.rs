@@ -77,6 +77,7 @@ pub async fn run(
     let shared = Arc::new(Shared {
         settings: Arc::new(settings_of(config)),
         redis: config.redis.clone(),
+        pool: pool::pool(&config.redis)?,
         kafka: config.kafka.clone(),
         scripts,
         source: source.handle(),
@@ -338,7 +339,7 @@ impl Worker {
             Ok(Some(committed)) if committed.offset >= end => {}
             _ => return false,
         }
-        let Ok(mut redis) = pool::connect(&self.shared.redis).await else { return false };
+        let Ok(mut redis) = self.shared.pool.get().await else { return false };
         let partition = SourcePartition { topic: self.topic.clone(), partition: number };
         sources::is_settled(&mut redis, self.shared.scripts.keys(), &partition).await.unwrap_or(false)
     }

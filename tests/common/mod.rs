@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use tickwatch::config::RedisConfig;
 
 /// How long a helper waits for a server before it fails the test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,6 +20,15 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) fn connect(url: &str) -> anyhow::Result<redis::Connection> {
     let client = redis::Client::open(url).with_context(|| format!("{url} is no Redis URL"))?;
     client.get_connection_with_timeout(PATIENCE).with_context(|| format!("connect to {url}"))
+}
+
+/// A connection to the primary of a configuration, under Sentinel or alone.
+pub(crate) fn connect_to_primary(config: &RedisConfig) -> anyhow::Result<redis::Connection> {
+    let Some(sentinel) = config.sentinels.first() else { return connect(&config.url) };
+    let mut sentinel = connect(&format!("redis://{sentinel}"))?;
+    let (host, port): (String, u16) =
+        redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(config.master.as_deref()).query(&mut sentinel)?;
+    connect(&format!("redis://{host}:{port}"))
 }
 
 /// Asks until `condition` holds; after `patience` it fails and names `what` was waited for.

@@ -28,6 +28,7 @@ mod rules;
 mod sandbox;
 mod scene;
 mod scripts;
+mod sentinel;
 mod simulation;
 mod time;
 mod workers;
@@ -54,6 +55,7 @@ const MODULES: &[Module] = &[
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
     Module::Cases(scripts::cases),
+    Module::Cases(sentinel::cases),
     Module::Cases(simulation::cases),
     Module::Cases(time::cases),
     Module::Cases(workers::cases),

@@ -97,9 +97,9 @@ impl<'s> Market<'s> {
         wait_until(PATIENCE, what, condition)
     }
 
-    /// A connection to this market's Redis.
+    /// A connection to this market's Redis: under Sentinel, to whoever is the primary now.
     pub(crate) fn redis(&self) -> anyhow::Result<redis::Connection> {
-        harness::connect(&self.config.redis.url)
+        harness::connect_to_primary(&self.config.redis)
     }
 
     /// The key with this market's prefix in front.
@@ -244,7 +244,11 @@ impl<'s> Market<'s> {
             .create()?)
     }
 
-    /// The committed offset of each partition.
+    /// The committed offset of each partition, in their order.
+    pub(crate) fn committed_offsets(&self) -> anyhow::Result<Vec<i64>> {
+        Ok(self.committed(&self.group_reader()?)?.into_values().collect())
+    }
+
     fn committed(&self, group: &BaseConsumer) -> anyhow::Result<BTreeMap<i32, i64>> {
         let mut asked = TopicPartitionList::new();
         for number in 0..self.partitions {
