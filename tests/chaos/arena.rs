@@ -12,20 +12,19 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::Consumer as _;
 use redis::Commands as _;
-use tickwatch::config::Config;
-use tickwatch::sandbox::{Broker, Redis};
+use tickwatch::config::{Config, RedisConfig};
+use tickwatch::sandbox::Broker;
 
 use crate::common::kafka::produce;
 use crate::common::wait_until;
 use crate::fleet::Fleet;
 use crate::kafka_lane::KafkaLane;
 use crate::plan::{Fault, Lane, Plan, Time, rng};
-use crate::proxy::Proxy;
-use crate::redis_lane::RedisLane;
+use crate::redis_lane::{RedisLane, Servers};
 use crate::rules;
 use crate::timeline::Timeline;
 use crate::traffic;
-use crate::verdict::{self, Tally};
+use crate::verdict::{self, Difference, Tally};
 
 /// How long everything may take to be delivered once the faults are over.
 const SETTLED: Duration = Duration::from_secs(90);
@@ -36,24 +35,42 @@ const SNAPSHOT_EVERY: Duration = Duration::from_millis(700);
 /// Numbers runs within this process: names of topics and groups are used once.
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
-/// Runs a seed. `Err`: what is wrong, with all that was done before it.
-pub(crate) fn run(plan: &Plan, broker: &mut Broker, evidence: &Path, timeline: &Timeline) -> anyhow::Result<Tally> {
-    let redis = Redis::start(&[])?;
-    let proxy = Proxy::start(redis.port())?;
-    let config = config_of(plan, broker, &proxy)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+/// Why a run did not hold.
+pub(crate) struct Failure {
+    pub(crate) error: anyhow::Error,
+    /// When the broker had the first record about which something is wrong, ms.
+    pub(crate) at: Option<i64>,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        Failure { error, at: None }
+    }
+}
+
+/// Runs a seed.
+pub(crate) fn run(
+    plan: &Plan,
+    broker: &mut Broker,
+    evidence: &Path,
+    timeline: &Timeline,
+) -> Result<Tally, Failure> {
+    let (servers, redis_config) = Servers::start(plan.sentinel)?;
+    let config = config_of(plan, broker, redis_config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("a runtime")?;
     runtime.block_on(create_topics(plan, &config))?;
-    fs::create_dir_all(evidence)?;
-    fs::write(evidence.join("tickwatch.toml"), toml::to_string(&config)?)?;
+    keep_settings(&config, evidence).with_context(|| evidence.display().to_string())?;
 
     let lasting = rules::lasting(plan, &mut rng(plan.seed, 6));
     let partitions = AtomicI32::new(plan.partitions);
-    let mut redis_lane = RedisLane::new(plan, &config, timeline, (redis, proxy), &partitions)?;
+    let mut redis_lane = RedisLane::new(plan, &config, timeline, servers, &partitions)?;
     let mut connection = redis_lane.connect()?;
     for rule in &lasting {
-        rules::put(&mut connection, &config, rule)?;
+        rules::put(&mut connection, &config, rule).context("put the lasting rules")?;
     }
     let mut fleet = Fleet::start(plan, &config, timeline, evidence)?;
+    // What is lost before a partition's first claim is known everywhere is a loss that a worker stops at.
+    redis_lane.wait_claimed()?;
     let outcome =
         under_faults(plan, &config, timeline, broker, &partitions, &mut redis_lane, &mut fleet).and_then(|()| {
             if let Time::Log(_) = plan.time {
@@ -61,45 +78,48 @@ pub(crate) fn run(plan: &Plan, broker: &mut Broker, evidence: &Path, timeline: &
                 runtime.block_on(produce(&config.kafka.brokers, &config.kafka.topic, closing))?;
             }
             timeline.say("faults and traffic are over");
-            settle(&config, &redis_lane, &mut fleet, partitions.load(Ordering::Relaxed))
+            settle(&config, &redis_lane, &mut fleet, partitions.load(Ordering::Relaxed)).context("settle")
         });
     fleet.keep_logs()?;
     outcome?;
     timeline.say("everything is delivered");
     fleet.stop()?;
-    if let Some(complaint) = timeline.complaints().first() {
-        bail!("{complaint}\n{}", timeline.told(None));
+    if let Some(complaint) = timeline.complaints().into_iter().next() {
+        return Err(anyhow::anyhow!(complaint).into());
     }
-    let judged = verdict::judge(
-        plan,
-        &config,
-        &mut redis_lane.connect()?,
-        partitions.load(Ordering::Relaxed),
-        &lasting,
-        &redis_lane.rules.rules,
-    )?;
-    judged.map_err(|differences| {
-        let first = &differences[0];
-        let place = first.place.map_or(String::new(), |(partition, offset, time)| {
-            format!("partition {partition}, offset {offset}, at the broker at {time}\n")
-        });
-        let others: Vec<String> =
-            differences.iter().skip(1).take(4).map(|difference| difference.text.clone()).collect();
-        anyhow::anyhow!(
-            "{} differences; the first:\n{place}{}\nothers:\n{}\nwhat was done:\n{}",
-            differences.len(),
-            first.text,
-            others.join("\n"),
-            timeline.told(first.place.map(|(_, _, time)| time))
-        )
-    })
+    let mut connection = redis_lane.connect()?;
+    let (partitions, live) = (partitions.load(Ordering::Relaxed), &redis_lane.rules.rules);
+    let judged = verdict::judge(plan, &config, &mut connection, partitions, &lasting, live).context("judge")?;
+    judged.map_err(|differences| failure_of(&differences))
 }
 
-fn config_of(plan: &Plan, broker: &Broker, proxy: &Proxy) -> anyhow::Result<Config> {
+fn keep_settings(config: &Config, evidence: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(evidence)?;
+    fs::write(evidence.join("tickwatch.toml"), toml::to_string(config)?)?;
+    Ok(())
+}
+
+fn failure_of(differences: &[Difference]) -> Failure {
+    let first = &differences[0];
+    let place = first
+        .place
+        .map_or(String::new(), |(partition, offset, _)| format!(", of partition {partition}, offset {offset}"));
+    let others: Vec<&str> = differences.iter().skip(1).take(4).map(|difference| difference.text.as_str()).collect();
+    let error = anyhow::anyhow!(
+        "{} differences; the first{place}:\n{}\nothers:\n{}",
+        differences.len(),
+        first.text,
+        others.join("\n")
+    );
+    Failure { error, at: first.place.map(|(_, _, time)| time) }
+}
+
+fn config_of(plan: &Plan, broker: &Broker, redis: RedisConfig) -> anyhow::Result<Config> {
     let name = format!("{}-{}", plan.seed, RUNS.fetch_add(1, Ordering::Relaxed));
     let mut config = Config::default();
     plan.configure(&mut config)?;
-    config.redis.url = proxy.url();
+    let response_timeout = config.redis.response_timeout;
+    config.redis = RedisConfig { response_timeout, ..redis };
     config.kafka.brokers = broker.brokers();
     config.kafka.group = format!("group-{name}");
     config.kafka.topic = format!("ticks-{name}");

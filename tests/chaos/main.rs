@@ -31,6 +31,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tickwatch::config::Guarantee;
 use tickwatch::sandbox::Broker;
 
+use arena::Failure;
 use plan::{Fault, Plan, Time};
 use timeline::Timeline;
 use verdict::Tally;
@@ -121,11 +122,12 @@ fn work(args: &Args, started: Instant, next: &AtomicU64, total: &Mutex<Total>, p
                 total.tally.add(tally);
                 let _ = std::fs::remove_dir_all(&evidence); // of no use where all is well
             }
-            Err(error) => {
+            Err(Failure { error, at }) => {
                 total.failed.push(seed);
                 broker = None; // it may be down
                 progress.suspend(|| {
                     println!("seed {seed} failed ({}): {error:#}", kind_of(&plan));
+                    println!("what was done:\n{}", timeline.told(at));
                     println!("logs and settings: {}", evidence.display());
                     println!("again: make chaos RUNS=1 SEED={seed}\n");
                 });

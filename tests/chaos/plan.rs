@@ -131,7 +131,7 @@ impl Plan {
             0 | 1 => Time::Clock,
             _ => Time::Log(*[1, 3, 10, 30].choose(&mut rng).expect("not empty")),
         };
-        let sentinel = false;
+        let sentinel = rng.random_bool(0.2);
         let length = Duration::from_millis(rng.random_range(7_000..14_000));
         let mut plan = Plan {
             seed,
@@ -170,6 +170,8 @@ impl Plan {
             | Fault::RedisReadOnly
             | Fault::RepliesDelayed
             | Fault::RepliesLost => !self.sentinel,
+            // A partition whose first claim is not on the replica yet has lost its state: a worker stops there.
+            Fault::PartitionsAdded => !self.sentinel,
             _ => true,
         }
     }

@@ -14,8 +14,8 @@ use rand::rngs::StdRng;
 use redis::Commands as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tickwatch::config::Config;
-use tickwatch::sandbox::Redis;
+use tickwatch::config::{Config, RedisConfig};
+use tickwatch::sandbox::{Redis, Sentinel};
 
 use crate::common;
 use crate::plan::{Fault, Plan, rng};
@@ -29,19 +29,80 @@ const SNAPSHOTS: usize = 5;
 /// The folder of the append-only file.
 const DATA: &str = "appendonlydir";
 
+/// The name by which a sentinel knows the primary.
+const MASTER: &str = "prices";
+
+/// How long a failover may take, a quick one of a machine that is busy.
+const FAILOVER: Duration = Duration::from_secs(40);
+
+/// Redis, and what is between it and the workers.
+pub(crate) struct Servers {
+    /// The primary.
+    redis: Redis,
+    access: Access,
+}
+
+enum Access {
+    Proxy(Proxy),
+    Sentinel { replica: Redis, _sentinel: Sentinel },
+}
+
+impl Servers {
+    /// One Redis behind a proxy, or a primary and its replica under a sentinel.
+    pub(crate) fn start(under_sentinel: bool) -> anyhow::Result<(Servers, RedisConfig)> {
+        let mut config = RedisConfig::default();
+        if !under_sentinel {
+            let redis = Redis::start(&[])?;
+            let proxy = Proxy::start(redis.port())?;
+            config.url = proxy.url();
+            return Ok((Servers { redis, access: Access::Proxy(proxy) }, config));
+        }
+        let at_once = ("repl-diskless-sync-delay", "0");
+        let redis = Redis::start(&[at_once])?;
+        let replica = Redis::start(&[at_once])?;
+        follow(&replica, &redis)?;
+        let sentinel = Sentinel::start(MASTER, &redis, &[])?;
+        config.sentinels = vec![sentinel.address()];
+        config.master = Some(MASTER.into());
+        common::wait_until(FAILOVER, "the sentinel to know the replica", || {
+            common::connect(&format!("redis://{}", sentinel.address()))
+                .and_then(|mut sentinel| {
+                    let replicas: Vec<redis::Value> =
+                        redis::cmd("SENTINEL").arg("REPLICAS").arg(MASTER).query(&mut sentinel)?;
+                    Ok(replicas.len() == 1)
+                })
+                .unwrap_or(false)
+        })?;
+        Ok((Servers { redis, access: Access::Sentinel { replica, _sentinel: sentinel } }, config))
+    }
+}
+
+/// Makes a server the replica of another, and waits until it is in step.
+fn follow(replica: &Redis, primary: &Redis) -> anyhow::Result<()> {
+    let mut redis = common::connect(&replica.url())?;
+    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(primary.port()).exec(&mut redis)?;
+    common::wait_until(FAILOVER, "a replica in step", || {
+        replication(replica, "master_link_status").is_ok_and(|status| status == "up")
+    })
+}
+
+fn replication(redis: &Redis, field: &str) -> anyhow::Result<String> {
+    let info: redis::InfoDict = redis::cmd("INFO").arg("replication").query(&mut common::connect(&redis.url())?)?;
+    info.get(field).context("a field of INFO")
+}
+
 pub(crate) struct RedisLane<'a> {
     plan: &'a Plan,
     config: &'a Config,
     timeline: &'a Timeline,
     rng: StdRng,
-    redis: Redis,
-    proxy: Proxy,
+    servers: Servers,
     snapshots: VecDeque<PathBuf>,
     kept_in: TempDir,
     taken: usize,
-    /// Of which all are claimed in each snapshot.
     partitions: &'a AtomicI32,
-    claimed: i32,
+    /// So many are claimed in each snapshot.
+    in_snapshots: i32,
     pub(crate) rules: LiveRules<'a>,
 }
 
@@ -50,7 +111,7 @@ impl<'a> RedisLane<'a> {
         plan: &'a Plan,
         config: &'a Config,
         timeline: &'a Timeline,
-        (redis, proxy): (Redis, Proxy),
+        servers: Servers,
         partitions: &'a AtomicI32,
     ) -> anyhow::Result<RedisLane<'a>> {
         Ok(RedisLane {
@@ -58,20 +119,40 @@ impl<'a> RedisLane<'a> {
             config,
             timeline,
             rng: rng(plan.seed, 5),
-            redis,
-            proxy,
+            servers,
             snapshots: VecDeque::new(),
             kept_in: tempfile::Builder::new().prefix("tickwatch-snapshots-").tempdir()?,
             taken: 0,
             partitions,
-            claimed: 0,
+            in_snapshots: 0,
             rules: LiveRules::new(plan, config),
         })
     }
 
     /// A connection that does not go through the proxy.
     pub(crate) fn connect(&self) -> anyhow::Result<redis::Connection> {
-        common::connect(&self.redis.url())
+        common::connect(&self.servers.redis.url())
+    }
+
+    /// Waits until every partition has been claimed, and a replica knows.
+    pub(crate) fn wait_claimed(&mut self) -> anyhow::Result<()> {
+        common::wait_until(FAILOVER, "the first claim of every partition", || self.claimed().unwrap_or(false))?;
+        if self.plan.sentinel {
+            let replicas: u32 = redis::cmd("WAIT").arg(1).arg(10_000).query(&mut self.connect()?)?;
+            ensure!(replicas == 1, "the replica is not in step");
+        }
+        Ok(())
+    }
+
+    fn claimed(&self) -> anyhow::Result<bool> {
+        let mut redis = self.connect()?;
+        for number in 0..self.partitions.load(Ordering::Relaxed) {
+            let source = format!("{}source:{}/{number}", self.config.namespace, self.config.kafka.topic);
+            if !redis.exists::<_, bool>(source)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Keeps the state as it is, for a later return to it.
@@ -79,21 +160,22 @@ impl<'a> RedisLane<'a> {
     /// Never one in which a partition has no state that has a committed offset: that is a loss, which a worker
     /// must not overcome by itself.
     pub(crate) fn snapshot(&mut self) -> anyhow::Result<()> {
+        if self.plan.sentinel {
+            return Ok(()); // the replica is what there is to go back to
+        }
         let partitions = self.partitions.load(Ordering::Relaxed);
-        if self.claimed < partitions {
-            self.snapshots.clear();
-            let mut redis = self.connect()?;
-            for number in 0..partitions {
-                let source = format!("{}source:{}/{number}", self.config.namespace, self.config.kafka.topic);
-                if !redis.exists::<_, bool>(source)? {
-                    return Ok(());
-                }
+        if self.in_snapshots < partitions {
+            for lacking in self.snapshots.drain(..) {
+                fs::remove_dir_all(lacking)?;
             }
-            self.claimed = partitions;
+            if !self.claimed()? {
+                return Ok(());
+            }
+            self.in_snapshots = partitions;
         }
         self.taken += 1;
         let folder = self.kept_in.path().join(self.taken.to_string());
-        copy_folder(&self.redis.directory().join(DATA), &folder)?;
+        copy_folder(&self.servers.redis.directory().join(DATA), &folder)?;
         self.snapshots.push_back(folder);
         if self.snapshots.len() > SNAPSHOTS {
             let oldest = self.snapshots.pop_front().context("there are more than none")?;
@@ -106,18 +188,19 @@ impl<'a> RedisLane<'a> {
         match fault {
             Fault::RedisKilled => {
                 self.timeline.injected(fault, "");
-                self.redis.kill()?;
+                self.servers.redis.kill()?;
                 self.pause(0..1_500);
-                self.redis.restart()?;
+                self.servers.redis.restart()?;
                 self.timeline.say("redis is back");
             }
+            Fault::ReplicaPromoted => self.promote(fault)?,
             Fault::RedisRolledBack => self.roll_back(fault)?,
             Fault::RedisStalls => {
                 let pause = self.rng.random_range(200..2_500);
                 self.timeline.injected(fault, &format!("{pause} ms"));
-                self.signal(Signal::STOP)?;
+                signal(&self.servers.redis, Signal::STOP)?;
                 thread::sleep(Duration::from_millis(pause));
-                self.signal(Signal::CONT)?;
+                signal(&self.servers.redis, Signal::CONT)?;
             }
             Fault::RedisBusy => self.busy(fault)?,
             Fault::RedisFull => {
@@ -149,17 +232,20 @@ impl<'a> RedisLane<'a> {
             }
             Fault::RepliesDelayed => {
                 let pause = self.plan.settings.response_timeout.mul_f64(self.rng.random_range(0.5..1.5));
+                let Access::Proxy(proxy) = &self.servers.access else { return Ok(()) };
                 self.timeline.injected(fault, &format!("{} ms", pause.as_millis()));
-                self.proxy.hold();
+                proxy.hold();
                 thread::sleep(pause);
-                self.proxy.release();
+                proxy.release();
             }
             Fault::RepliesLost => {
+                let pause = Duration::from_millis(self.rng.random_range(5..200));
+                let Access::Proxy(proxy) = &self.servers.access else { return Ok(()) };
                 self.timeline.injected(fault, "");
-                self.proxy.hold();
-                self.pause(5..200);
-                self.proxy.cut();
-                self.proxy.release();
+                proxy.hold();
+                thread::sleep(pause);
+                proxy.cut();
+                proxy.release();
             }
             Fault::RuleAdded => {
                 let mut redis = self.connect()?;
@@ -178,22 +264,47 @@ impl<'a> RedisLane<'a> {
         Ok(())
     }
 
+    /// The primary dies, perhaps with writes that its replica never had, and comes back as the other's replica.
+    fn promote(&mut self, fault: Fault) -> anyhow::Result<()> {
+        let behind = self.rng.random_bool(0.5).then(|| Duration::from_millis(self.rng.random_range(50..800)));
+        let Access::Sentinel { replica, .. } = &mut self.servers.access else { return Ok(()) };
+        let delivered = self.rules.before_rollback();
+        if let Some(behind) = behind {
+            signal(replica, Signal::STOP)?;
+            thread::sleep(behind);
+        }
+        self.timeline.injected(fault, &behind.map_or(String::new(), |by| format!("{} ms behind", by.as_millis())));
+        self.servers.redis.kill()?;
+        signal(replica, Signal::CONT)?;
+        common::wait_until(FAILOVER, "the replica to be promoted", || {
+            replication(replica, "role").is_ok_and(|role| role == "master")
+        })?;
+        std::mem::swap(&mut self.servers.redis, replica);
+        replica.restart()?;
+        follow(replica, &self.servers.redis)?;
+        let mut redis = self.connect()?;
+        self.rules.after_rollback(&mut redis, &delivered)?;
+        self.timeline.say("redis has a primary and a replica again");
+        Ok(())
+    }
+
     fn roll_back(&mut self, fault: Fault) -> anyhow::Result<()> {
+        self.snapshot()?; // forgets those that lack a partition added since
         if self.snapshots.is_empty() {
             return Ok(());
         }
         let chosen = self.rng.random_range(0..self.snapshots.len());
         self.timeline.injected(fault, &format!("the last but {}", self.snapshots.len() - 1 - chosen));
         let delivered = self.rules.before_rollback();
-        self.redis.kill()?;
-        let data = self.redis.directory().join(DATA);
+        self.servers.redis.kill()?;
+        let data = self.servers.redis.directory().join(DATA);
         fs::remove_dir_all(&data)?;
         copy_folder(&self.snapshots[chosen], &data)?;
         // What is newer than that never was.
         for never in self.snapshots.drain(chosen + 1..) {
             fs::remove_dir_all(never)?;
         }
-        self.redis.restart()?;
+        self.servers.redis.restart()?;
         let mut redis = self.connect()?;
         self.rules.after_rollback(&mut redis, &delivered)?;
         self.timeline.say("redis is back");
@@ -203,7 +314,7 @@ impl<'a> RedisLane<'a> {
     fn busy(&mut self, fault: Fault) -> anyhow::Result<()> {
         let mut redis = self.connect()?;
         self.set("busy-reply-threshold", "50")?;
-        let port = self.redis.port();
+        let port = self.servers.redis.port();
         let looping = thread::spawn(move || -> anyhow::Result<()> {
             let mut redis = common::connect(&format!("redis://127.0.0.1:{port}"))?;
             let ended = redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut redis);
@@ -226,7 +337,7 @@ impl<'a> RedisLane<'a> {
         self.timeline.injected(fault, "");
         self.set("appendfsync", "always")?;
         let until = Instant::now() + Duration::from_millis(self.rng.random_range(500..2_500));
-        let path = self.redis.directory().join("ballast");
+        let path = self.servers.redis.directory().join("ballast");
         let mut file = fs::File::create(&path)?;
         let block = vec![0x5a; BLOCK];
         while Instant::now() < until {
@@ -245,14 +356,14 @@ impl<'a> RedisLane<'a> {
         Ok(())
     }
 
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(self.redis.pid() as i32).context("a process has an id")?;
-        Ok(kill_process(pid, signal)?)
-    }
-
     fn pause(&mut self, milliseconds: std::ops::Range<u64>) {
         thread::sleep(Duration::from_millis(self.rng.random_range(milliseconds)));
     }
+}
+
+fn signal(redis: &Redis, signal: Signal) -> anyhow::Result<()> {
+    let pid = Pid::from_raw(redis.pid() as i32).context("a process has an id")?;
+    Ok(kill_process(pid, signal)?)
 }
 
 fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
