@@ -109,8 +109,9 @@ fn work(args: &Args, started: Instant, next: &AtomicU64, total: &Mutex<Total>, p
             Some(broker) => Ok(broker),
             None => Broker::start().map(|new| broker.insert(new)),
         };
-        let outcome =
-            outcome.map_err(anyhow::Error::from).and_then(|broker| arena::run(&plan, broker, &evidence, &timeline));
+        let outcome = outcome
+            .map_err(|error| Failure::from(anyhow::Error::from(error)))
+            .and_then(|broker| arena::run(&plan, broker, &evidence, &timeline));
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         for (fault, count) in timeline.counts() {
             *total.faults.entry(fault).or_default() += count;
