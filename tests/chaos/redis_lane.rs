@@ -1,6 +1,6 @@
 //! What befalls Redis, and the rules in it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,9 @@ const MASTER: &str = "prices";
 /// How long a failover may take, a quick one of a machine that is busy.
 const FAILOVER: Duration = Duration::from_secs(40);
 
+/// ms without an answer until the sentinel takes the primary for dead: longer than any stall that is to be endured.
+const DOWN_AFTER: u32 = 3_000;
+
 /// Redis, and what is between it and the workers.
 pub(crate) struct Servers {
     /// The primary.
@@ -44,7 +47,7 @@ pub(crate) struct Servers {
 
 enum Access {
     Proxy(Proxy),
-    Sentinel { replica: Redis, _sentinel: Sentinel },
+    Sentinel { replica: Redis, sentinel: Sentinel },
 }
 
 impl Servers {
@@ -61,20 +64,29 @@ impl Servers {
         let redis = Redis::start(&[at_once])?;
         let replica = Redis::start(&[at_once])?;
         follow(&replica, &redis)?;
-        let sentinel = Sentinel::start(MASTER, &redis, &[])?;
+        let sentinel =
+            Sentinel::start(MASTER, &redis, &[&format!("sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}")])?;
         config.sentinels = vec![sentinel.address()];
         config.master = Some(MASTER.into());
-        common::wait_until(FAILOVER, "the sentinel to know the replica", || {
-            common::connect(&format!("redis://{}", sentinel.address()))
-                .and_then(|mut sentinel| {
-                    let replicas: Vec<redis::Value> =
-                        redis::cmd("SENTINEL").arg("REPLICAS").arg(MASTER).query(&mut sentinel)?;
-                    Ok(replicas.len() == 1)
-                })
-                .unwrap_or(false)
-        })?;
-        Ok((Servers { redis, access: Access::Sentinel { replica, _sentinel: sentinel } }, config))
+        wait_known(&sentinel, &replica)?;
+        Ok((Servers { redis, access: Access::Sentinel { replica, sentinel } }, config))
     }
+}
+
+/// Waits until the sentinel would promote the replica.
+fn wait_known(sentinel: &Sentinel, replica: &Redis) -> anyhow::Result<()> {
+    let known = || -> anyhow::Result<bool> {
+        let mut connection = common::connect(&format!("redis://{}", sentinel.address()))?;
+        let replicas: Vec<HashMap<String, String>> =
+            redis::cmd("SENTINEL").arg("REPLICAS").arg(MASTER).query(&mut connection)?;
+        let port = replica.port().to_string();
+        Ok(replicas.iter().any(|known| {
+            known.get("port") == Some(&port)
+                && known.get("flags").is_some_and(|flags| flags == "slave")
+                && known.get("master-link-status").is_some_and(|status| status == "ok")
+        }))
+    };
+    common::wait_until(FAILOVER, "the sentinel to know a replica in step", || known().unwrap_or(false))
 }
 
 /// Makes a server the replica of another, and waits until it is in step.
@@ -267,7 +279,8 @@ impl<'a> RedisLane<'a> {
     /// The primary dies, perhaps with writes that its replica never had, and comes back as the other's replica.
     fn promote(&mut self, fault: Fault) -> anyhow::Result<()> {
         let behind = self.rng.random_bool(0.5).then(|| Duration::from_millis(self.rng.random_range(50..800)));
-        let Access::Sentinel { replica, .. } = &mut self.servers.access else { return Ok(()) };
+        let Access::Sentinel { replica, sentinel } = &mut self.servers.access else { return Ok(()) };
+        wait_known(sentinel, replica)?;
         let delivered = self.rules.before_rollback();
         if let Some(behind) = behind {
             signal(replica, Signal::STOP)?;
