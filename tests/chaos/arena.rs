@@ -17,6 +17,7 @@ use tickwatch::sandbox::Broker;
 
 use crate::common::kafka::produce;
 use crate::common::wait_until;
+use crate::fence::Watch;
 use crate::fleet::Fleet;
 use crate::kafka_lane::KafkaLane;
 use crate::plan::{Fault, Lane, Plan, Time, rng};
@@ -68,6 +69,7 @@ pub(crate) fn run(
     for rule in &lasting {
         rules::put(&mut connection, &config, rule).context("put the lasting rules")?;
     }
+    let watch = redis_lane.steady_port().map(Watch::start);
     let mut fleet = Fleet::start(plan, &config, timeline, evidence)?;
     // What is lost before a partition's first claim is known everywhere is a loss that a worker stops at.
     redis_lane.wait_claimed()?;
@@ -84,13 +86,19 @@ pub(crate) fn run(
     outcome?;
     timeline.say("everything is delivered");
     fleet.stop()?;
+    let seen = watch.map(Watch::stop);
+    if let Some(violation) = seen.iter().flat_map(|seen| &seen.violations).next() {
+        timeline.complain(violation);
+    }
     if let Some(complaint) = timeline.complaints().into_iter().next() {
         return Err(anyhow::anyhow!(complaint).into());
     }
     let mut connection = redis_lane.connect()?;
     let (partitions, live) = (partitions.load(Ordering::Relaxed), &redis_lane.rules.rules);
     let judged = verdict::judge(plan, &config, &mut connection, partitions, &lasting, live).context("judge")?;
-    judged.map_err(|differences| failure_of(&differences))
+    let tally = judged.map_err(|differences| failure_of(&differences))?;
+    let (claims, fenced) = seen.map_or((0, 0), |seen| (seen.claims, seen.fenced));
+    Ok(Tally { claims, fenced, ..tally })
 }
 
 fn keep_settings(config: &Config, evidence: &Path) -> anyhow::Result<()> {

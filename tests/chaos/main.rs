@@ -8,6 +8,7 @@
 mod common;
 
 mod arena;
+mod fence;
 mod fleet;
 mod kafka_lane;
 mod plan;
@@ -162,11 +163,13 @@ fn report(args: &Args, total: &Total, took: Duration) {
     for (kind, count) in &total.by_kind {
         println!("  {count:>5}  {kind}");
     }
-    let Tally { ticks, dead_letters, notifications, candles, repeated, closed_by_clock } = total.tally;
+    let Tally { ticks, dead_letters, notifications, candles, repeated, closed_by_clock, claims, fenced } =
+        total.tally;
     println!(
         "compared: {ticks} ticks, {dead_letters} dead letters, {notifications} notifications, {candles} candles \
          ({closed_by_clock} windows closed by the clock first); {repeated} outputs were sent again, word for word"
     );
+    println!("owners: {claims} claims; {fenced} calls of former owners, none of which wrote");
     let result = if total.failed.is_empty() { "ok" } else { "FAILED" };
     let ignored = args.runs - total.passed - total.failed.len() as u64;
     println!(
@@ -188,5 +191,7 @@ impl Tally {
         self.candles += other.candles;
         self.repeated += other.repeated;
         self.closed_by_clock += other.closed_by_clock;
+        self.claims += other.claims;
+        self.fenced += other.fenced;
     }
 }

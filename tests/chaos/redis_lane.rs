@@ -141,6 +141,11 @@ impl<'a> RedisLane<'a> {
         })
     }
 
+    /// The port of a Redis that stays the primary; under a sentinel none does.
+    pub(crate) fn steady_port(&self) -> Option<u16> {
+        matches!(self.servers.access, Access::Proxy(_)).then(|| self.servers.redis.port())
+    }
+
     /// A connection that does not go through the proxy.
     pub(crate) fn connect(&self) -> anyhow::Result<redis::Connection> {
         common::connect(&self.servers.redis.url())

@@ -47,6 +47,9 @@ pub(crate) struct Tally {
     pub(crate) repeated: usize,
     /// Windows that the clock closed before a later tick did.
     pub(crate) closed_by_clock: usize,
+    /// Claims seen, and calls of former owners after them; see [`crate::fence`].
+    pub(crate) claims: u64,
+    pub(crate) fenced: u64,
 }
 
 /// Something that is not as it must be.

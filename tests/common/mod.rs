@@ -4,6 +4,7 @@
 
 pub(crate) mod facts;
 pub(crate) mod kafka;
+pub(crate) mod monitor;
 pub(crate) mod oracle;
 pub(crate) mod worker;
 

@@ -20,7 +20,6 @@ mod kafka;
 mod listings;
 mod live_rules;
 mod market;
-mod monitor;
 mod operations;
 mod oracle;
 mod reports;

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use redis::Commands as _;
 
+use crate::common::monitor::{self, Line, Monitor};
 use crate::harness::{Case, Needs, Stage, Worker, cases, private_redis, wait_until};
 use crate::market::{
     Market, SETTLED, START_PRICE, Walk, assert_same, put_rules, start, tick, wait_owned_by, wait_shared, walk,
 };
-use crate::monitor::{self, Line, Monitor};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases!(Needs::Both;

@@ -29,23 +29,10 @@ pub(crate) struct Line {
 impl Monitor {
     /// Starts recording; returns once the server does.
     pub(crate) fn start(port: u16) -> anyhow::Result<Monitor> {
-        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        connection.write_all(b"MONITOR\r\n")?;
-        let mut lines = BufReader::new(connection.try_clone()?);
-        let mut answer = String::new();
-        lines.read_line(&mut answer)?;
-        ensure!(answer.trim() == "+OK", "MONITOR: {answer}");
+        let (connection, lines) = open(port)?;
         let reader = std::thread::spawn(move || {
             let mut found = Vec::new();
-            loop {
-                let mut text = String::new();
-                match lines.read_line(&mut text) {
-                    Ok(0) => return Ok(found),
-                    Ok(_) => found.extend(Line::parse(text.trim_end())),
-                    Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(found),
-                    Err(error) => return Err(error),
-                }
-            }
+            each_line(lines, |line| found.push(line)).map(|()| found)
         });
         Ok(Monitor { connection, reader })
     }
@@ -56,6 +43,35 @@ impl Monitor {
         let lines = self.reader.join().ok().context("the reader of MONITOR does not panic")??;
         ensure!(!lines.is_empty(), "MONITOR recorded nothing");
         Ok(lines)
+    }
+}
+
+/// A connection that is sent every command from now on.
+pub(crate) fn open(port: u16) -> anyhow::Result<(TcpStream, BufReader<TcpStream>)> {
+    let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    connection.write_all(b"MONITOR\r\n")?;
+    let mut lines = BufReader::new(connection.try_clone()?);
+    let mut answer = String::new();
+    lines.read_line(&mut answer)?;
+    ensure!(answer.trim() == "+OK", "MONITOR: {answer}");
+    Ok((connection, lines))
+}
+
+/// Reads commands until the connection ends.
+pub(crate) fn each_line(mut lines: BufReader<TcpStream>, mut take: impl FnMut(Line)) -> std::io::Result<()> {
+    let mut text = String::new();
+    loop {
+        text.clear();
+        match lines.read_line(&mut text) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {
+                if let Some(line) = Line::parse(text.trim_end()) {
+                    take(line);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) => return Err(error),
+        }
     }
 }
 
