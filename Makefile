@@ -2,10 +2,11 @@
 
 CARGO ?= cargo
 export CARGO
+export RUNS SEED JOBS PROFILE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-compose build install fmt lint clean
+.PHONY: help demo test test-compose chaos build install fmt lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +19,9 @@ test: ## all tests on a real Redis and a real broker; installs what is missing
 
 test-compose: ## the compose file with three workers, one of which is killed
 	@scripts/test-compose.sh
+
+chaos: ## RUNS seeds from SEED on: everything around the service breaks, nothing is lost or doubled
+	@scripts/chaos.sh
 
 build: ## the program, quickly built (`cargo build --release` for the one to deploy)
 	$(CARGO) build --locked

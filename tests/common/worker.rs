@@ -18,9 +18,12 @@ use super::{PATIENCE, wait_until};
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tickwatch");
 
+/// Names another build of the program to test: an older one, or one that was broken on purpose.
+const PROGRAM_VARIABLE: &str = "TW_TEST_PROGRAM";
+
 /// The program under test, with no setting from the environment of the tests.
 pub(crate) fn program() -> Command {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(std::env::var_os(PROGRAM_VARIABLE).unwrap_or_else(|| PROGRAM.into()));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TICKWATCH_") && name != LIBS_VARIABLE {
             command.env_remove(name);
