@@ -79,6 +79,7 @@ pub(crate) fn run(
                 let closing = (0..partitions.load(Ordering::Relaxed)).map(traffic::closing_tick);
                 runtime.block_on(produce(&config.kafka.brokers, &config.kafka.topic, closing))?;
             }
+            redis_lane.notice_failover()?;
             timeline.say("faults and traffic are over");
             settle(&config, &redis_lane, &mut fleet, partitions.load(Ordering::Relaxed)).context("settle")
         });

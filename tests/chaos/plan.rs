@@ -178,7 +178,7 @@ impl Plan {
 
     /// Whether Redis may come back older than it was.
     pub(crate) fn rolls_back(&self) -> bool {
-        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::RedisRolledBack | Fault::ReplicaPromoted))
+        self.sentinel || self.faults.iter().any(|(_, fault)| *fault == Fault::RedisRolledBack)
     }
 
     /// The service's configuration, but for names and addresses.

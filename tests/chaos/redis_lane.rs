@@ -148,7 +148,24 @@ impl<'a> RedisLane<'a> {
 
     /// A connection that does not go through the proxy.
     pub(crate) fn connect(&self) -> anyhow::Result<redis::Connection> {
+        if self.plan.sentinel {
+            return common::connect_to_primary(&self.config.redis);
+        }
         common::connect(&self.servers.redis.url())
+    }
+
+    /// A busy machine may stall a primary for so long that the sentinel promotes the replica by itself.
+    pub(crate) fn notice_failover(&mut self) -> anyhow::Result<()> {
+        let Access::Sentinel { replica, .. } = &mut self.servers.access else { return Ok(()) };
+        if replication(replica, "role")? != "master" {
+            return Ok(());
+        }
+        self.timeline.injected(Fault::ReplicaPromoted, "by the sentinel alone");
+        let delivered = self.rules.before_rollback();
+        std::mem::swap(&mut self.servers.redis, replica);
+        follow(replica, &self.servers.redis)?;
+        let mut redis = self.connect()?;
+        self.rules.after_rollback(&mut redis, &delivered)
     }
 
     /// Waits until every partition has been claimed, and a replica knows.
@@ -202,6 +219,7 @@ impl<'a> RedisLane<'a> {
     }
 
     pub(crate) fn inject(&mut self, fault: Fault) -> anyhow::Result<()> {
+        self.notice_failover()?;
         match fault {
             Fault::RedisKilled => {
                 self.timeline.injected(fault, "");
