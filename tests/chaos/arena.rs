@@ -20,6 +20,7 @@ use crate::common::wait_until;
 use crate::fence::Watch;
 use crate::fleet::Fleet;
 use crate::kafka_lane::KafkaLane;
+use crate::memory;
 use crate::plan::{Fault, Lane, Plan, Time, rng};
 use crate::redis_lane::{RedisLane, Servers};
 use crate::rules;
@@ -183,9 +184,16 @@ fn under_faults(
     timeline.start();
     let stop = AtomicBool::new(false);
     let (brokers, topic) = (&config.kafka.brokers, &config.kafka.topic);
+    let (first, port) = (fleet.first(), redis_lane.steady_port());
     let mut kafka_lane = KafkaLane::new(plan, config, timeline, broker, partitions);
     thread::scope(|scope| {
         let ticks = scope.spawn(|| traffic::run(plan, brokers, topic, partitions, &stop));
+        let memory = first.zip(port).filter(|_| plan.soak).map(|(worker, redis)| {
+            scope.spawn({
+                let stop = &stop;
+                move || memory::samples(worker, redis, stop)
+            })
+        });
         let workers = scope.spawn(|| -> anyhow::Result<()> {
             for (at, fault) in to_workers {
                 tended_until(plan, timeline, fleet, at)?;
@@ -213,6 +221,10 @@ fn under_faults(
         let lanes = [workers, redis, kafka].map(|lane| lane.join().expect("a lane does not panic"));
         stop.store(true, Ordering::Relaxed);
         ticks.join().expect("the traffic does not panic").context("traffic")?;
+        if let Some(memory) = memory {
+            let samples = memory.join().expect("the sampling does not panic").context("sample memory")?;
+            println!("{}", memory::report(&samples)?);
+        }
         lanes.into_iter().collect()
     })
 }

@@ -58,7 +58,8 @@ impl<'a> Fleet<'a> {
 
     pub(crate) fn inject(&mut self, fault: Fault) -> anyhow::Result<()> {
         self.tend()?;
-        let victim = self.rng.random_range(0..self.workers.len());
+        // In a long run the first worker stays, for its memory to be looked at.
+        let victim = self.rng.random_range(usize::from(self.plan.soak)..self.workers.len());
         let pid = self.workers[victim].pid();
         match fault {
             Fault::WorkerKilled => {
@@ -112,6 +113,11 @@ impl<'a> Fleet<'a> {
         self.workers[victim].cont()?;
         self.timeline.say(format!("process {pid} goes on"));
         Ok(())
+    }
+
+    /// The process that was started first, as long as nothing befalls it.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.workers.first().map(Worker::pid)
     }
 
     /// Starts a worker again that could not start, as a service manager does. A worker that ran never ends by itself.

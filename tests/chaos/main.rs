@@ -11,6 +11,7 @@ mod arena;
 mod fence;
 mod fleet;
 mod kafka_lane;
+mod memory;
 mod plan;
 mod proxy;
 mod redis_lane;
@@ -52,6 +53,9 @@ struct Args {
     /// Start no further seed after so many seconds
     #[arg(long)]
     within: Option<u64>,
+    /// One run of so many seconds of steady load with rule changes and rolling restarts, memory looked at
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["runs", "within"])]
+    soak: Option<u64>,
     /// Print what each seed decides
     #[arg(long)]
     verbose: bool,
@@ -68,7 +72,10 @@ struct Total {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let mut args = Args::parse();
+    if args.soak.is_some() {
+        args.runs = 1;
+    }
     if let Some(missing) = Broker::missing() {
         println!("skipped: {missing}");
         println!("test result: ok. 0 passed; 0 failed; {} ignored", args.runs);
@@ -100,7 +107,7 @@ fn work(args: &Args, started: Instant, next: &AtomicU64, total: &Mutex<Total>, p
         if seed >= args.seed + args.runs || late {
             return;
         }
-        let plan = Plan::of(seed);
+        let plan = args.soak.map_or_else(|| Plan::of(seed), |length| Plan::soak(seed, Duration::from_secs(length)));
         if args.verbose {
             progress.suspend(|| println!("{plan:#?}"));
         }

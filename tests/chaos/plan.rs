@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     pub(crate) append_time: bool,
     /// Redis is kept by a Sentinel that promotes its replica, not reached through the proxy.
     pub(crate) sentinel: bool,
+    /// A long and steady run: its first worker stays, and candles expire.
+    pub(crate) soak: bool,
     pub(crate) settings: Settings,
     /// In order of time.
     pub(crate) faults: Vec<(Duration, Fault)>,
@@ -144,11 +146,53 @@ impl Plan {
             transactions: rng.random_bool(0.3),
             append_time: time == Time::Clock || rng.random_bool(0.5),
             sentinel,
+            soak: false,
             settings: Settings::draw(&mut rng, time),
             faults: Vec::new(),
         };
         plan.faults = plan.draw_faults(&mut rng);
         plan
+    }
+
+    /// Steady load with rule changes and rolling restarts.
+    pub(crate) fn soak(seed: u64, length: Duration) -> Plan {
+        let each = |fault: Fault, first: u64, every: u64| {
+            (first..length.as_secs()).step_by(every as usize).map(move |at| (Duration::from_secs(at), fault))
+        };
+        let mut faults: Vec<(Duration, Fault)> = each(Fault::WorkerLeaves, 60, 120)
+            .chain(each(Fault::WorkerJoins, 65, 120))
+            .chain(each(Fault::RuleAdded, 10, 30))
+            .chain(each(Fault::RuleRemoved, 25, 30))
+            .collect();
+        faults.sort();
+        let drawn = Plan::of(seed);
+        Plan {
+            time: Time::Log(1),
+            partitions: 6,
+            workers: 3,
+            symbols: 48,
+            rate: 500,
+            length,
+            transactions: false,
+            sentinel: false,
+            soak: true,
+            settings: Settings {
+                intervals: &["1s", "1m"],
+                lateness: Duration::from_secs(1),
+                idle_grace: Duration::from_hours(1),
+                late: LatePolicy::Revise,
+                keep: Duration::from_mins(1),
+                session: Duration::from_secs(6),
+                response_timeout: Duration::from_secs(5),
+                max_batch: 20_000,
+                max_outputs: 10_000,
+                max_undelivered: 50_000,
+                max_buffered: 50_000,
+                ..drawn.settings
+            },
+            faults,
+            ..drawn
+        }
     }
 
     fn draw_faults(&self, rng: &mut StdRng) -> Vec<(Duration, Fault)> {
