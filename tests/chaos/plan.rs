@@ -264,15 +264,21 @@ impl Settings {
         };
         let milliseconds =
             |rng: &mut StdRng, choices: &[u64]| Duration::from_millis(*choices.choose(rng).expect("not empty"));
+        let intervals = *intervals.choose(rng).expect("not empty");
         let max_outputs = *[10, 200, 10_000].choose(rng).expect("not empty");
         Settings {
             guarantee: *[Guarantee::AtLeastOnce, Guarantee::ExactlyOnce].choose(rng).expect("not empty"),
             late: *[LatePolicy::Drop, LatePolicy::Divert, LatePolicy::Revise].choose(rng).expect("not empty"),
-            intervals: intervals.choose(rng).expect("not empty"),
+            intervals,
             lateness: milliseconds(rng, &[0, 100, 300, 1_000]),
             idle_grace: if time == Time::Clock { milliseconds(rng, &[100, 500, 1_000]) } else { hour },
-            // Closed candles stay in Redis for twice as long as this by the wall clock: longer than a run.
-            keep: if rng.random_bool(0.5) { Duration::from_mins(3) } else { hour * 24 },
+            // Closed candles stay in Redis for twice as long as this by the wall clock: longer than a run. And it has
+            // to be as long as an interval.
+            keep: if rng.random_bool(0.5) && !intervals.contains(&"1h") {
+                Duration::from_mins(3)
+            } else {
+                hour * 24
+            },
             session: milliseconds(rng, &[1_500, 2_500, 4_000]),
             response_timeout: milliseconds(rng, &[400, 1_000, 5_000]),
             max_batch: *[20, 500, 20_000].choose(rng).expect("not empty"),
