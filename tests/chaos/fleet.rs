@@ -82,7 +82,7 @@ impl<'a> Fleet<'a> {
                 }
             }
             Fault::WorkerFrozen => {
-                let beyond = Duration::from_millis(self.rng.random_range(500..2_500));
+                let beyond = Duration::from_millis(self.rng.random_range(1_000..4_000));
                 self.freeze(fault, victim, self.plan.settings.session + beyond)?;
             }
             Fault::WorkerPaused => {

@@ -107,6 +107,18 @@ faults! {
     PartitionsAdded Kafka "partitions added",
 }
 
+impl Fault {
+    /// How much more likely than others: what the guarantees are about comes more often.
+    fn weight(self) -> usize {
+        match self {
+            Fault::WorkerFrozen => 4,
+            Fault::RedisRolledBack | Fault::ReplicaPromoted => 3,
+            Fault::WorkerKilled => 2,
+            _ => 1,
+        }
+    }
+}
+
 /// Faults of one lane come one after the other, those of different lanes overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
@@ -196,7 +208,11 @@ impl Plan {
     }
 
     fn draw_faults(&self, rng: &mut StdRng) -> Vec<(Duration, Fault)> {
-        let possible: Vec<Fault> = Fault::ALL.iter().copied().filter(|fault| self.may_have(*fault)).collect();
+        let possible: Vec<Fault> = Fault::ALL
+            .iter()
+            .filter(|fault| self.may_have(**fault))
+            .flat_map(|fault| std::iter::repeat_n(*fault, fault.weight()))
+            .collect();
         let count = rng.random_range(5..=14);
         let mut faults: Vec<(Duration, Fault)> = (0..count)
             .map(|_| (self.length.mul_f64(rng.random_range(0.05..0.95)), *possible.choose(rng).expect("not empty")))

@@ -348,11 +348,11 @@ impl<'a> RedisLane<'a> {
     }
 
     fn busy(&mut self, fault: Fault) -> anyhow::Result<()> {
-        let mut redis = self.connect()?;
         self.set("busy-reply-threshold", "50")?;
-        let port = self.servers.redis.port();
+        let url = self.servers.redis.url();
+        let mut redis = common::connect(&url)?;
         let looping = thread::spawn(move || -> anyhow::Result<()> {
-            let mut redis = common::connect(&format!("redis://127.0.0.1:{port}"))?;
+            let mut redis = common::connect(&url)?;
             let ended = redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut redis);
             ensure!(ended.is_err(), "a script without end ended");
             Ok(())

@@ -26,7 +26,7 @@ const BEAT: Duration = Duration::from_millis(20);
 pub(crate) const START_PRICE: i64 = 10_000;
 
 /// How long the producer tries to write a record while the broker is away.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Names that keys and JSON have to carry as they are.
 const ODD_NAMES: [&str; 6] = ["BRK.B", "BTC/USDT:USDT", "ES=F", "{BTC}", "币安人生USDT", "A B%"];
