@@ -20,6 +20,7 @@ mod market;
 mod monitor;
 mod operations;
 mod oracle;
+mod redis_access;
 mod reports;
 mod rules;
 mod sandbox;
@@ -48,6 +49,7 @@ const MODULES: &[Module] = &[
     Module::Cases(live_rules::cases),
     Module::Cases(operations::cases),
     Module::Cases(oracle::cases),
+    Module::Cases(redis_access::cases),
     Module::Cases(reports::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
