@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rdkafka::ClientConfig;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::config::{KafkaConfig, PassedThrough};
 
@@ -211,6 +211,10 @@ impl Asking {
 
 impl ClientContext for Asking {
     fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
+        // A broker that hangs up, as one does that expects TLS, is in the log only.
+        if fac == "FAIL" {
+            lock(&self.last_error).get_or_insert_with(|| message.to_owned());
+        }
         log_line(level, fac, message);
     }
 
@@ -218,11 +222,29 @@ impl ClientContext for Asking {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(target: "librdkafka", %error, reason, "client error");
-        *lock(&self.last_error) = Some(reason.to_owned());
+        // That all brokers are down comes after why each of them is.
+        let mut last = lock(&self.last_error);
+        if last.is_none() || error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
+            *last = Some(reason.to_owned());
+        }
     }
 }
 
 impl rdkafka::consumer::ConsumerContext for Asking {}
+
+/// What to look at when no broker answers, by librdkafka's words.
+pub(super) fn next_step(reason: &str) -> &'static str {
+    let says = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    if says(&["SASL authentication error", "Authentication failed"]) {
+        "check sasl.username and sasl.password in [kafka.client] (TICKWATCH_KAFKA__CLIENT__SASL_PASSWORD), and sasl.mechanisms"
+    } else if says(&["certificate verify failed", "ssl.ca.location"]) {
+        "check ssl.ca.location in [kafka.client]: it has to be the authority of the brokers' certificates, which have to carry the names in kafka.brokers"
+    } else if says(&["security.protocol", "SSL handshake", "ApiVersion", "Disconnected"]) {
+        "check security.protocol in [kafka.client]: it has to be that of the brokers' listener; and kafka.brokers"
+    } else {
+        "start the broker, or set kafka.brokers (TICKWATCH_KAFKA__BROKERS)"
+    }
+}
 
 /// A line of librdkafka's log, to tracing.
 pub(crate) fn log_line(level: RDKafkaLogLevel, fac: &str, message: &str) {

@@ -52,13 +52,39 @@ log.cleaner.backoff.ms=200
 log.index.size.max.bytes=1048576
 ";
 
+/// Of the listener where clients log in. Who comes in by the other one is nobody, and may do everything.
+const LOGIN_SETTINGS: &str = "\
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+ssl.keystore.type=PEM
+ssl.keystore.location=keystore.pem
+ssl.truststore.type=PEM
+ssl.truststore.location=truststore.pem
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512,PLAIN
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+";
+
 /// A private single-node Kafka 4 (KRaft) on a loopback port. Dropping it ends it and its data.
 #[derive(Debug)]
 pub struct Broker {
     directory: TempDir,
     libs: PathBuf,
     port: u16,
+    sasl_port: Option<u16>,
     process: Process,
+}
+
+/// A second listener, for who has to log in over TLS. Nobody logs in at the first one, which may do everything.
+#[derive(Debug, Clone)]
+pub struct Login {
+    /// PEM of the broker's key, certificate and authority.
+    pub keystore: String,
+    /// PEM of the authorities of clients.
+    pub truststore: String,
+    /// Names and passwords, for SCRAM and for PLAIN.
+    pub users: Vec<(String, String)>,
 }
 
 impl Broker {
@@ -69,17 +95,41 @@ impl Broker {
 
     /// Starts a broker and waits until it answers.
     pub fn start() -> Result<Broker> {
+        Broker::start_with(None)
+    }
+
+    /// Starts a broker with a second listener, where each right has to be given by ACLs.
+    pub fn start_with_login(login: &Login) -> Result<Broker> {
+        Broker::start_with(Some(login))
+    }
+
+    fn start_with(login: Option<&Login>) -> Result<Broker> {
         find_java()?;
         let libs = find_libs()?;
-        with_free_ports(|[port, controller]| {
+        with_free_ports(|[port, controller, sasl]| {
             let directory = tempfile::Builder::new()
                 .prefix("tickwatch-kafka-")
                 .tempdir()
                 .map_err(SandboxError::io("make a directory for Kafka"))?;
-            format_storage(directory.path(), &libs, port, controller)?;
+            let sasl_port = login.map(|_| sasl);
+            let properties = properties(directory.path(), port, controller, login.zip(sasl_port))?;
+            fs::write(directory.path().join("server.properties"), properties)
+                .map_err(SandboxError::io("write Kafka's server.properties"))?;
+            format_storage(directory.path(), &libs, login)?;
             let process = launch(directory.path(), &libs, port)?;
-            Ok(Broker { directory, libs: libs.clone(), port, process })
+            Ok(Broker { directory, libs: libs.clone(), port, sasl_port, process })
         })
+    }
+
+    /// The address of the listener where clients log in, if it was started with one.
+    pub fn sasl_brokers(&self) -> Option<String> {
+        self.sasl_port.map(address)
+    }
+
+    /// Runs one of Kafka's own tools, such as `org.apache.kafka.tools.AclCommand`, to its end.
+    pub fn tool(&self, class: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = java(self.directory.path(), &self.libs, class);
+        run_tool(command.args(["--bootstrap-server", &self.brokers()]).args(arguments), class)
     }
 
     /// `127.0.0.1:<port>`, the value of `bootstrap.servers`.
@@ -195,27 +245,50 @@ fn java(directory: &Path, libs: &Path, class: &str) -> Command {
     command
 }
 
-/// Writes `server.properties` and prepares the data directory.
-fn format_storage(directory: &Path, libs: &Path, port: u16, controller: u16) -> Result<()> {
+/// The broker's settings; the stores that they name are written beside them.
+fn properties(directory: &Path, port: u16, controller: u16, login: Option<(&Login, u16)>) -> Result<String> {
     let broker = address(port);
     let controller = address(controller);
-    let properties = format!(
-        "{SETTINGS}listeners=PLAINTEXT://{broker},CONTROLLER://{controller}\n\
-         advertised.listeners=PLAINTEXT://{broker}\n\
+    let mut listeners = format!("PLAINTEXT://{broker}");
+    let mut more = String::new();
+    if let Some((login, sasl)) = login {
+        listeners = format!("{listeners},SASL_SSL://{}", address(sasl));
+        for (store, pem) in [("keystore.pem", &login.keystore), ("truststore.pem", &login.truststore)] {
+            fs::write(directory.join(store), pem).map_err(SandboxError::io(format!("write Kafka's {store}")))?;
+        }
+        let plain: String =
+            login.users.iter().map(|(name, password)| format!(" user_{name}=\"{password}\"")).collect();
+        more = format!(
+            "{LOGIN_SETTINGS}listener.name.sasl_ssl.plain.sasl.jaas.config=\
+             org.apache.kafka.common.security.plain.PlainLoginModule required{plain};\n"
+        );
+    }
+    Ok(format!(
+        "{SETTINGS}{more}listeners={listeners},CONTROLLER://{controller}\n\
+         advertised.listeners={listeners}\n\
          controller.quorum.bootstrap.servers={controller}\n"
-    );
-    fs::write(directory.join("server.properties"), properties)
-        .map_err(SandboxError::io("write Kafka's server.properties"))?;
+    ))
+}
 
-    let output = java(directory, libs, "kafka.tools.StorageTool")
-        .args(["format", "--standalone", "-t", CLUSTER_ID, "-c", "server.properties"])
-        .output()
-        .map_err(SandboxError::io("run Kafka's storage tool"))?;
+/// Prepares the data directory, with the users of SCRAM in it.
+fn format_storage(directory: &Path, libs: &Path, login: Option<&Login>) -> Result<()> {
+    let mut command = java(directory, libs, "kafka.tools.StorageTool");
+    command.args(["format", "--standalone", "-t", CLUSTER_ID, "-c", "server.properties"]);
+    for (name, password) in login.iter().flat_map(|login| &login.users) {
+        for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+            command.arg("--add-scram").arg(format!("{mechanism}=[name={name},password={password}]"));
+        }
+    }
+    run_tool(&mut command, "Kafka's storage tool")
+}
+
+fn run_tool(command: &mut Command, name: &str) -> Result<()> {
+    let output = command.output().map_err(SandboxError::io(format!("run {name}")))?;
     if output.status.success() {
         return Ok(());
     }
     Err(SandboxError::Start {
-        program: "Kafka's storage tool".into(),
+        program: name.into(),
         problem: format!("failed ({})", output.status),
         log: [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat(),
     })

@@ -10,7 +10,7 @@ mod worker;
 pub(crate) use certificates::Certificates;
 #[allow(unused_imports)] // for every module; not all use each
 pub(crate) use kafka::{Isolation, Message, Record, consume_all, create_topic, produce};
-pub(crate) use run::{Case, Module, Needs, run, skip};
+pub(crate) use run::{Case, Module, Needs, USERS, run, skip};
 pub(crate) use stage::{Stage, connect, connect_to_primary, private_redis, wait_until};
 #[allow(unused_imports)] // for every module; not all use each
 pub(crate) use worker::{PROGRAM, Worker, free_address, program};

@@ -14,6 +14,7 @@ mod formats;
 mod harness;
 mod input;
 mod kafka;
+mod kafka_access;
 mod listings;
 mod live_rules;
 mod market;
@@ -45,6 +46,7 @@ const MODULES: &[Module] = &[
     Module::Trials(formats::trials),
     Module::Cases(input::cases),
     Module::KafkaTrials(kafka::trials),
+    Module::Cases(kafka_access::cases),
     Module::Cases(listings::cases),
     Module::Cases(live_rules::cases),
     Module::Cases(operations::cases),

@@ -263,7 +263,7 @@ impl<'s> Market<'s> {
 
     fn group_reader(&self) -> anyhow::Result<BaseConsumer> {
         Ok(ClientConfig::new()
-            .set("bootstrap.servers", &self.config.kafka.brokers)
+            .set("bootstrap.servers", self.stage.brokers())
             .set("group.id", &self.config.kafka.group)
             .set("isolation.level", "read_committed")
             .create()?)

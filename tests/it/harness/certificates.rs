@@ -36,7 +36,12 @@ impl Certificates {
         self.directory.path().join(name)
     }
 
-    /// The same as text, for a program's arguments.
+    /// What is in it.
+    pub(crate) fn pem(&self, name: &str) -> anyhow::Result<String> {
+        Ok(fs::read_to_string(self.file(name))?)
+    }
+
+    /// The path as text, for a program's arguments.
     pub(crate) fn path(&self, name: &str) -> String {
         self.file(name).display().to_string()
     }
