@@ -429,6 +429,7 @@ fn schema() -> toml::Table {
     input.volume_required = Some(false);
     input.ts_unit = Some(TsUnit::Ms);
     input.price_zero = Some(PriceZero::Reject);
+    (input.max_record_bytes, input.max_record_ticks) = (Some(1), Some(1));
     input.max_future = Some(Duration::ZERO);
     (config.output.dead_letters, config.output.late) = (pointer(), pointer());
     let redis = &mut config.redis;
@@ -657,6 +658,11 @@ mod tests {
             message(load_file(empty)),
             "[redis] password_file: /dev/null is empty; write the secret into it"
         );
+    }
+
+    #[test]
+    fn nobody_else_is_served_unless_told() {
+        assert!(Config::default().http.listen.ip().is_loopback());
     }
 
     #[test]

@@ -166,9 +166,22 @@ pub struct InputConfig {
     /// What a price of zero means; default reject.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_zero: Option<PriceZero>,
+    /// Most bytes of a record's value; default [`InputConfig::MAX_RECORD_BYTES`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_record_bytes: Option<u32>,
+    /// Most ticks of one record; default [`InputConfig::MAX_RECORD_TICKS`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_record_ticks: Option<u32>,
     /// How far ahead of its reference time a tick may be; default: the lateness.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
     pub max_future: Option<Duration>,
+}
+
+impl InputConfig {
+    /// Most bytes of a record's value, if nothing else is said: four times what Kafka's brokers take by default.
+    pub const MAX_RECORD_BYTES: u32 = 4 << 20;
+    /// Most ticks of one record, if nothing else is said. A record is applied by one call, which holds Redis.
+    pub const MAX_RECORD_TICKS: u32 = 20_000;
 }
 
 /// Unit of an input timestamp.

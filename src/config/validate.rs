@@ -262,6 +262,12 @@ impl Config {
         ] {
             problems.unless(value > 0, || format!("{setting} must be at least 1"));
         }
+        for (setting, value) in [
+            ("[input] max_record_bytes", self.input.max_record_bytes),
+            ("[input] max_record_ticks", self.input.max_record_ticks),
+        ] {
+            problems.unless(value != Some(0), || format!("{setting} must be at least 1"));
+        }
         problems.unless(!worker.heartbeat.is_zero(), || {
             "[worker] heartbeat is 0; write how often an idle owner looks whether it still is one, such as \"1s\""
                 .into()

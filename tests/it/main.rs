@@ -6,7 +6,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
 #![allow(clippy::unnecessary_wraps)] // every case has the same type, whether it uses `?` or not
 
+mod bounds;
 mod compose;
+mod corpus;
 mod end_to_end;
 mod exactly_once;
 mod exchanges;
@@ -27,6 +29,7 @@ mod rules;
 mod sandbox;
 mod scene;
 mod scripts;
+mod secrets;
 mod sentinel;
 mod simulation;
 mod time;
@@ -39,7 +42,9 @@ use harness::Module;
 
 /// Every test of this binary.
 const MODULES: &[Module] = &[
+    Module::Cases(bounds::cases),
     Module::Cases(compose::cases),
+    Module::Cases(corpus::cases),
     Module::Cases(end_to_end::cases),
     Module::Cases(exactly_once::cases),
     Module::Cases(exchanges::cases),
@@ -56,6 +61,7 @@ const MODULES: &[Module] = &[
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
     Module::Cases(scripts::cases),
+    Module::Cases(secrets::cases),
     Module::Cases(sentinel::cases),
     Module::Cases(simulation::cases),
     Module::Cases(time::cases),
