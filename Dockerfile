@@ -1,7 +1,7 @@
 # The worker's image: built with the whole toolchain, shipped with the binary alone.
 FROM rust:1.91-bookworm AS build
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends cmake \
+    && apt-get install -y --no-install-recommends cmake libssl-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 
@@ -17,7 +17,7 @@ RUN touch src/lib.rs src/main.rs && cargo build --release --locked
 
 FROM debian:bookworm-slim
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates \
+    && apt-get install -y --no-install-recommends ca-certificates libssl3 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /src/target/release/tickwatch /usr/local/bin/tickwatch
 USER nobody

@@ -6,7 +6,7 @@ export RUNS SEED JOBS PROFILE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-compose chaos build install fmt lint clean
+.PHONY: help demo test test-compose chaos build install fmt lint deny fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,21 @@ fmt: ## format the code
 
 lint: ## what CI asks of the code: format and clippy
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --all-targets --test chaos -- -D warnings
+
+deny: ## licences, sources and banned crates; then known vulnerabilities, which needs the advisory database
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny check --hide-inclusion-graph licenses bans sources
+	$(CARGO) deny check --hide-inclusion-graph advisories
+
+FUZZ_SECONDS ?= 60
+fuzz: ## every reader of foreign bytes, FUZZ_SECONDS each (60); starts from fuzz/seeds, keeps what it finds in fuzz/corpus
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
+	@for target in $$(ls fuzz/seeds); do \
+	  mkdir -p fuzz/corpus/$$target; \
+	  $(CARGO) fuzz run --sanitizer none $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
+	    -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -print_final_stats=1 || exit 1; \
+	done
 
 clean: ## remove what was built and fetched
 	$(CARGO) clean

@@ -13,6 +13,8 @@ local HASHES = {'last:%probe', 'ohlc:%probe:1s:0', 'rules:%probe:opts', 'fired:%
 local SORTED_SETS = {'rules:%probe:edge', 'rules:%probe:level:above', 'rules:%probe:level:below',
   'rules:%probe:level:equal', 'due:%probe/0'}
 
+local OUTBOX, GROUP = 'outbox:%probe/0', 'group:%probe'
+
 local denied
 
 local function run(command, name, words)
@@ -25,6 +27,10 @@ local function try(command, name, ...)
   run(command, NAMESPACE .. name, {NAMESPACE .. name, ...})
 end
 
+-- First, since what a refusal left behind at an earlier start would be in the way of the next.
+for _, names in ipairs({HASHES, SORTED_SETS, {OUTBOX, GROUP}}) do
+  for _, name in ipairs(names) do try('DEL', name) end
+end
 for _, name in ipairs(HASHES) do
   try('HSET', name, 'field', '1')
   try('HGET', name, 'field')
@@ -32,7 +38,6 @@ for _, name in ipairs(HASHES) do
   try('HLEN', name)
   try('PEXPIRE', name, '1000')
   try('HDEL', name, 'field')
-  try('DEL', name)
 end
 for _, name in ipairs(SORTED_SETS) do
   try('ZADD', name, '1', 'member')
@@ -40,19 +45,22 @@ for _, name in ipairs(SORTED_SETS) do
   try('ZRANGE', name, '0', '0', 'WITHSCORES')
   try('ZRANGEBYSCORE', name, '-inf', '1', 'WITHSCORES', 'LIMIT', '0', '1')
   try('ZREM', name, 'member')
-  try('DEL', name)
 end
-try('XADD', 'outbox:%probe/0', '0-1', 'field', 'value')
-run('XINFO', 'STREAM ' .. NAMESPACE .. 'outbox:%probe/0', {'STREAM', NAMESPACE .. 'outbox:%probe/0'})
-try('XLEN', 'outbox:%probe/0')
-try('XRANGE', 'outbox:%probe/0', '-', '+', 'COUNT', '1')
-try('XDEL', 'outbox:%probe/0', '0-1')
-try('XTRIM', 'outbox:%probe/0', 'MINID', '0-1')
-try('DEL', 'outbox:%probe/0')
-try('SET', 'group:%probe', 'name')
-try('GET', 'group:%probe')
-try('DEL', 'group:%probe')
+try('XADD', OUTBOX, '0-1', 'field', 'value')
+run('XINFO', 'STREAM ' .. NAMESPACE .. OUTBOX, {'STREAM', NAMESPACE .. OUTBOX})
+try('XLEN', OUTBOX)
+try('XRANGE', OUTBOX, '-', '+', 'COUNT', '1')
+try('XDEL', OUTBOX, '0-1')
+try('XTRIM', OUTBOX, 'MINID', '0-1')
+try('SET', GROUP, 'name')
+try('GET', GROUP)
 try('SADD', 'symbols', '%probe')
 try('SCARD', 'symbols')
 try('SREM', 'symbols', '%probe')
+run('TIME', 'for the clock', {})
+-- Also after a refusal.
+for _, names in ipairs({HASHES, SORTED_SETS, {OUTBOX, GROUP}}) do
+  for _, name in ipairs(names) do redis.pcall('DEL', NAMESPACE .. name) end
+end
+redis.pcall('SREM', NAMESPACE .. 'symbols', '%probe')
 return denied or {'OK'}

@@ -54,6 +54,12 @@ need pkg-config "builds librdkafka" pkg-config || missing_for_build=1
 if [ ! -e /usr/include/zlib.h ] && can_install; then
   apt zlib1g-dev || say "could not install zlib1g-dev; librdkafka then builds without gzip"
 fi
+if ! pkg-config --exists openssl 2>/dev/null; then
+  if can_install && apt libssl-dev; then :; else
+    say "OpenSSL's headers are missing (TLS); as root: apt-get install libssl-dev"
+    missing_for_build=1
+  fi
+fi
 
 need redis-server "tests and demo" redis-server || true
 

@@ -29,7 +29,7 @@ build_base() {
     awk -v release="$codename" '$1 == release && $2 == "main" { print $3; exit }')
   [ -n "$mirror" ] || fail "apt has no source for $codename main"
   echo "local-images: building the base ($codename)" >&2
-  debootstrap --variant=minbase --include=redis-server,ca-certificates,openjdk-17-jre-headless \
+  debootstrap --variant=minbase --include=redis-server,ca-certificates,openssl,openjdk-17-jre-headless \
     "$codename" "$work/base" "$mirror" >"$work/debootstrap.log" 2>&1 </dev/null ||
     { tail -20 "$work/debootstrap.log" >&2; fail "debootstrap failed"; }
   rm -rf "$work/base/var/cache/apt/archives" "$work/base/var/lib/apt/lists" "$work/base/usr/share/doc"

@@ -15,6 +15,9 @@ local function matches(op, price, threshold)
   return price == threshold
 end
 
+-- Bytes, as the commands that write rules keep them. What a hand wrote beyond them is no rule.
+local MAX_ID, MAX_NOTE, MAX_OPTIONS = 256, 1024, 4096
+
 local TOO_LARGE = 9.999999999999995e17 -- printed with 15 digits this is 1e18
 
 -- Whether a threshold, printed with 15 digits, is a price: below 1e18, at most 18 decimals.
@@ -33,10 +36,10 @@ local function find_rules(symbol, set, low, high, limit, bad)
   for i = 1, #found, 2 do
     local member, threshold = found[i], tonumber(found[i + 1])
     local op, id = member:match('^(%S+) (.+)$')
-    if op and IN_SET[set][op] and is_price(threshold) then
+    if op and IN_SET[set][op] and #id <= MAX_ID and is_price(threshold) then
       rules[#rules + 1] = {set = name, member = member, op = op, id = id, threshold = threshold}
     else
-      bad[#bad + 1] = name .. ' ' .. member
+      bad[#bad + 1] = name .. ' ' .. member:sub(1, MAX_ID)
     end
   end
   rules.full = #found / 2 >= limit
@@ -72,8 +75,9 @@ local function options_of(memory, id)
   if options == nil then
     local text = redis.call('HGET', memory.opts, id)
     if text then
-      local parsed, value = pcall(cjson.decode, text)
+      local parsed, value = pcall(cjson.decode, #text <= MAX_OPTIONS and text or '')
       options = parsed and type(value) == 'table' and value or false
+      if options and type(options.note) == 'string' and #options.note > MAX_NOTE then options = false end
       if options then
         for _, field in ipairs({'cooldown', 'expires'}) do
           if options[field] == cjson.null then options[field] = nil end

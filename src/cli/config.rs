@@ -8,6 +8,7 @@ use crate::input::presets;
 use crate::kafka::topics;
 use crate::store::check::check;
 use crate::store::pool::connect;
+use crate::worker::supervisor::scripts_of;
 
 /// Arguments of `config`.
 #[derive(Debug, clap::Args)]
@@ -44,7 +45,7 @@ pub async fn run(config: Config, args: Args) -> anyhow::Result<()> {
 }
 
 fn show(config: &Config) -> anyhow::Result<()> {
-    print!("{}", toml::to_string(&config.redacted()).context("cannot write the configuration as TOML")?);
+    print!("{}", toml::to_string(config).context("cannot write the configuration as TOML")?);
     Ok(())
 }
 
@@ -75,10 +76,11 @@ async fn check_all(config: &Config, offline: bool) -> anyhow::Result<()> {
 }
 
 async fn check_redis(config: &Config) -> anyhow::Result<String> {
-    let warnings = check(&mut connect(&config.redis).await?).await?;
-    for warning in &warnings {
+    let mut redis = connect(&config.redis).await?;
+    for warning in check(&mut redis).await? {
         println!("warning: {warning}");
     }
+    scripts_of(config).probe(&mut redis).await?;
     Ok("a single primary that evicts nothing".to_owned())
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::sender::Sender;
 use super::text;
-use crate::config::Config;
+use crate::config::{Config, RedisConfig};
 use crate::http::Health;
 use crate::kafka::{self, outputs};
 use crate::sandbox::{Broker, MockBroker, Redis};
@@ -149,8 +149,11 @@ pub async fn run(mut config: Config, args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The private servers know no logins: what the configuration has of one is for others.
 fn configure(config: &mut Config, redis: &Redis, broker: &AnyBroker) {
-    config.redis.url = redis.url();
+    let response_timeout = config.redis.response_timeout;
+    config.redis = RedisConfig { url: redis.url(), response_timeout, ..RedisConfig::default() };
+    config.kafka.client.clear();
     config.kafka.brokers = broker.brokers();
     config.kafka.group = "demo".into();
     config.candles.intervals = vec!["50ms".parse().expect("a valid interval")];

@@ -9,7 +9,7 @@ use figment::error::{Actual, Error as FigmentError, Kind};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
-use super::{BTreeMap, Config, PriceZero, TsUnit};
+use super::{Config, PriceZero, TsUnit, is_secret, mask_url, secret_files};
 
 /// The file read when no other is named, if it is there.
 const DEFAULT_FILE: &str = "tickwatch.toml";
@@ -21,7 +21,7 @@ const ENV_PREFIX: &str = "TICKWATCH_";
 const SERVICE_LINKS: [&str; 3] = ["SERVICE_HOST", "SERVICE_PORT", "PORT"];
 
 /// Sections whose keys are librdkafka's own.
-const PASSED_THROUGH: [[&str; 2]; 2] = [["kafka", "consumer"], ["kafka", "producer"]];
+const PASSED_THROUGH: [[&str; 2]; 3] = [["kafka", "client"], ["kafka", "consumer"], ["kafka", "producer"]];
 
 /// Settings that have a flag, with the flag.
 const FLAGS: [(&[&str], &str); 5] = [
@@ -74,6 +74,16 @@ pub enum ConfigError {
     /// A value of the wrong form: where, which value, and what is allowed.
     #[error("{0}")]
     Value(String),
+    /// A file that should hold a secret.
+    #[error("{setting}: cannot read the secret in {}; check the path and that this user may read it", .path.display())]
+    SecretFile {
+        /// The setting that names the file.
+        setting: String,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Values that do not go together: each says what to change.
     #[error("{}", lines(.0))]
     Invalid(Vec<String>),
@@ -130,7 +140,8 @@ impl Config {
             return Err(ConfigError::Unknown(unknown));
         }
         let merged = layers.into_iter().fold(Figment::new(), Figment::merge);
-        let config: Config = merged.extract().map_err(|e| ConfigError::Value(value_error(&merged, &e)))?;
+        let mut config: Config = merged.extract().map_err(|e| ConfigError::Value(value_error(&merged, &e)))?;
+        secret_files::read(&mut config)?;
         config.validate()?;
         Ok(config)
     }
@@ -348,6 +359,9 @@ fn value_error(merged: &Figment, error: &FigmentError) -> String {
         Some(layer) => layer.interpolate(&profile, &path),
         None => in_file(&path),
     };
+    if path.last().is_some_and(|name| is_secret(name)) {
+        return format!("{location} must be text in quotes");
+    }
     match &error.kind {
         Kind::UnknownVariant(value, allowed) => {
             let mut message = format!("{location} = {value:?} is not allowed; write one of {}", allowed.join(", "));
@@ -370,7 +384,7 @@ fn value_error(merged: &Figment, error: &FigmentError) -> String {
 /// A value of the wrong type, as it was written.
 fn given(actual: &Actual) -> String {
     match actual {
-        Actual::Str(text) => format!("{text:?}"),
+        Actual::Str(text) => format!("{:?}", mask_url(text)), // a URL where a section should be
         Actual::Signed(number) => number.to_string(),
         Actual::Unsigned(number) => number.to_string(),
         Actual::Float(number) => number.to_string(),
@@ -399,7 +413,7 @@ fn value_at(merged: &Figment, path: &[&str]) -> Option<String> {
     let root = merged.find_value(first).ok()?;
     let value = rest.iter().try_fold(&root, |value, name| value.as_dict()?.get(*name))?;
     match value {
-        Value::String(_, text) => Some(format!("{text:?}")),
+        Value::String(_, text) => Some(format!("{:?}", mask_url(text))),
         Value::Num(_, number) => number.to_i128().map(|n| n.to_string()),
         _ => None,
     }
@@ -415,13 +429,16 @@ fn schema() -> toml::Table {
     input.volume_required = Some(false);
     input.ts_unit = Some(TsUnit::Ms);
     input.price_zero = Some(PriceZero::Reject);
+    (input.max_record_bytes, input.max_record_ticks) = (Some(1), Some(1));
     input.max_future = Some(Duration::ZERO);
     (config.output.dead_letters, config.output.late) = (pointer(), pointer());
-    (config.kafka.consumer, config.kafka.producer) = (BTreeMap::new(), BTreeMap::new());
     let redis = &mut config.redis;
     (redis.master, redis.username, redis.sentinel_username) = (pointer(), pointer(), pointer());
     (redis.password, redis.sentinel_password) = (Some("".into()), Some("".into()));
     redis.db = Some(0);
+    let file = || Some(PathBuf::from("/"));
+    (redis.password_file, redis.sentinel_password_file) = (file(), file());
+    (redis.tls_ca_file, redis.tls_cert_file, redis.tls_key_file) = (file(), file(), file());
     #[allow(clippy::expect_used)]
     toml::Table::try_from(&config).expect("every setting is text, a number, a flag or a list")
 }
@@ -466,6 +483,8 @@ mod tests {
                     assert!(ANNOTATED.contains(&format!("[{}]", path.join("."))), "{path:?} is missing");
                     check(section, path);
                 } else {
+                    // A secret itself is better not in a file that is shown around: its file's name is there.
+                    let name = if is_secret(name) { format!("{name}_file") } else { name.clone() };
                     let named = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{name} = "));
                     assert!(ANNOTATED.lines().any(named), "{path:?} is missing");
                 }
@@ -481,11 +500,19 @@ mod tests {
             let name = line.split(" = ").next().filter(|name| name.len() < line.len());
             name.is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || "_.\"".contains(c)))
         };
-        let uncommented: Vec<&str> = ANNOTATED
+        // A file with a secret has to be there to be read; TLS to be on for its files to be of use.
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(secret.path(), "hunter2").unwrap();
+        let uncommented: Vec<String> = ANNOTATED
             .lines()
             .map(|line| line.strip_prefix("# ").filter(|rest| is_setting(rest)).unwrap_or(line))
+            .map(|line| match line.split_once("\"/run/secrets/") {
+                Some((setting, _)) => format!("{setting}{:?}", secret.path()),
+                None => line.replace("tls = false", "tls = true"),
+            })
             .collect();
         let config = load_file(&uncommented.join("\n")).unwrap();
+        assert_eq!(config.kafka.client["sasl.password"], Scalar("hunter2".into()));
         assert!(config.input.price.is_some());
         assert_eq!(config.kafka.consumer["session.timeout.ms"], Scalar("6000".into()));
     }
@@ -587,6 +614,55 @@ mod tests {
             message(load("", &env, &Overrides::default())),
             "TICKWATCH_WORKER__MAX_BATCH is \"many\"; it must be a whole number"
         );
+    }
+
+    #[test]
+    fn a_secret_is_not_told_when_it_is_in_the_wrong_form_or_place() {
+        for file in ["[redis]\npassword = 7331", "redis = \"redis://me:7331@db\"", "[redis]\nurl = [\"7331\"]"] {
+            let told = message(load_file(file));
+            assert!(!told.contains("7331"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_read_from_the_file_that_is_named_without_its_line_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        std::fs::write(&path, "hunter2\n").unwrap();
+        let path = path.to_str().unwrap();
+        let env = [
+            ("TICKWATCH_REDIS__PASSWORD_FILE", path),
+            ("TICKWATCH_KAFKA__CLIENT__SASL_PASSWORD_FILE", path),
+            ("TICKWATCH_KAFKA__CLIENT__SASL_USERNAME", "me"),
+        ];
+        let config = load("", &env, &Overrides::default()).unwrap();
+        assert_eq!(config.redis.password.unwrap().expose(), "hunter2");
+        assert_eq!(config.kafka.client["sasl.password"], Scalar("hunter2".into()));
+        assert!(!config.kafka.client.contains_key("sasl.password.file"));
+    }
+
+    #[test]
+    fn a_secret_that_is_said_twice_or_cannot_be_read_names_its_setting() {
+        let twice = "[redis]\npassword = \"7331\"\npassword_file = \"/run/secrets/redis\"";
+        assert_eq!(
+            message(load_file(twice)),
+            "[redis] password and password_file are both set; remove one of them"
+        );
+        let missing = "[kafka.client]\n\"ssl.key.password.file\" = \"no/such/file\"";
+        assert_eq!(
+            message(load_file(missing)),
+            "[kafka.client] ssl.key.password.file: cannot read the secret in no/such/file; check the path and that this user may read it"
+        );
+        let empty = "[redis]\npassword_file = \"/dev/null\"";
+        assert_eq!(
+            message(load_file(empty)),
+            "[redis] password_file: /dev/null is empty; write the secret into it"
+        );
+    }
+
+    #[test]
+    fn nobody_else_is_served_unless_told() {
+        assert!(Config::default().http.listen.ip().is_loopback());
     }
 
     #[test]

@@ -5,20 +5,24 @@
 
 mod formats;
 mod load;
+mod passed_through;
 mod redact;
 mod secret;
+mod secret_files;
 mod validate;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use self::formats::{duration, interval_list, optional_duration};
 use crate::domain::Interval;
 
 pub use load::{ConfigError, Overrides, UnknownSetting};
+pub use passed_through::{PassedThrough, Scalar};
+use redact::is_secret;
 pub use redact::mask_url;
 pub use secret::Secret;
 pub use validate::host_and_port;
@@ -52,11 +56,12 @@ pub struct Config {
     pub http: HttpConfig,
 }
 
-/// `[redis]`
-#[derive(Clone, PartialEq, Serialize, Deserialize)] // Debug is by hand: it holds secrets
+/// `[redis]`. Written out, by serde or `Debug`, it holds no secret.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RedisConfig {
-    /// `redis://[user:password@]host:port[/db]`: a single primary.
+    /// `redis://[user:password@]host:port[/db]`, or `rediss://` with TLS: a single primary.
+    #[serde(serialize_with = "redact::url")]
     pub url: String,
     /// `host:port` of the sentinels; empty: there are none, and `url` says where the primary is.
     pub sentinels: Vec<String>,
@@ -69,6 +74,9 @@ pub struct RedisConfig {
     /// Its password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
+    /// A file that holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
     /// Number of the database; absent: the one in `url`, else 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub db: Option<u32>,
@@ -78,13 +86,27 @@ pub struct RedisConfig {
     /// Their password; absent: they ask for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sentinel_password: Option<Secret>,
+    /// A file that holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sentinel_password_file: Option<PathBuf>,
+    /// TLS to the sentinels and to the primary they name; without sentinels, `url` says it.
+    pub tls: bool,
+    /// Certificates (PEM) of the authorities that are trusted, in place of the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_ca_file: Option<PathBuf>,
+    /// This client's certificate (PEM), where the server asks for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Its key (PEM, PKCS #8).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key_file: Option<PathBuf>,
     /// How long a reply may take before the connection is given up and the partition claimed again.
     #[serde(with = "duration")]
     pub response_timeout: Duration,
 }
 
 /// `[kafka]`
-#[derive(Clone, PartialEq, Serialize, Deserialize)] // Debug is by hand: it holds secrets
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct KafkaConfig {
     /// `host:port`, several separated by commas.
@@ -95,10 +117,12 @@ pub struct KafkaConfig {
     pub topic: String,
     /// At least once, or exactly once.
     pub processing_guarantee: Guarantee,
+    /// librdkafka settings for every client, by their own names: how to reach and trust the brokers.
+    pub client: PassedThrough,
     /// librdkafka settings for the consumer, by their own names.
-    pub consumer: BTreeMap<String, Scalar>,
+    pub consumer: PassedThrough,
     /// librdkafka settings for producers, by their own names.
-    pub producer: BTreeMap<String, Scalar>,
+    pub producer: PassedThrough,
 }
 
 /// `processing_guarantee`
@@ -109,30 +133,6 @@ pub enum Guarantee {
     AtLeastOnce,
     /// Outputs and the source offset are one Kafka transaction.
     ExactlyOnce,
-}
-
-/// A TOML scalar passed through to librdkafka as text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub struct Scalar(pub String);
-
-impl<'de> Deserialize<'de> for Scalar {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Any {
-            Bool(bool),
-            Integer(i64),
-            Float(f64),
-            Text(String),
-        }
-        Ok(Scalar(match Any::deserialize(d)? {
-            Any::Bool(v) => v.to_string(),
-            Any::Integer(v) => v.to_string(),
-            Any::Float(v) => v.to_string(),
-            Any::Text(v) => v,
-        }))
-    }
 }
 
 /// `[input]`: a preset, or JSON pointers.
@@ -166,9 +166,22 @@ pub struct InputConfig {
     /// What a price of zero means; default reject.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_zero: Option<PriceZero>,
+    /// Most bytes of a record's value; default [`InputConfig::MAX_RECORD_BYTES`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_record_bytes: Option<u32>,
+    /// Most ticks of one record; default [`InputConfig::MAX_RECORD_TICKS`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_record_ticks: Option<u32>,
     /// How far ahead of its reference time a tick may be; default: the lateness.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
     pub max_future: Option<Duration>,
+}
+
+impl InputConfig {
+    /// Most bytes of a record's value, if nothing else is said: four times what Kafka's brokers take by default.
+    pub const MAX_RECORD_BYTES: u32 = 4 << 20;
+    /// Most ticks of one record, if nothing else is said. A record is applied by one call, which holds Redis.
+    pub const MAX_RECORD_TICKS: u32 = 20_000;
 }
 
 /// Unit of an input timestamp.
@@ -386,9 +399,15 @@ impl Default for RedisConfig {
             master: None,
             username: None,
             password: None,
+            password_file: None,
             db: None,
             sentinel_username: None,
             sentinel_password: None,
+            sentinel_password_file: None,
+            tls: false,
+            tls_ca_file: None,
+            tls_cert_file: None,
+            tls_key_file: None,
             response_timeout: Duration::from_secs(5),
         }
     }
@@ -401,8 +420,9 @@ impl Default for KafkaConfig {
             group: "tickwatch".into(),
             topic: "market-updates".into(),
             processing_guarantee: Guarantee::AtLeastOnce,
-            consumer: BTreeMap::new(),
-            producer: BTreeMap::new(),
+            client: PassedThrough::default(),
+            consumer: PassedThrough::default(),
+            producer: PassedThrough::default(),
         }
     }
 }

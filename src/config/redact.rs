@@ -1,15 +1,21 @@
-//! What may be printed: the configuration without its secrets.
+//! What may be printed. Serde and `Debug` write the configuration without its secrets, so that nothing else has to think
+//! of them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Config, KafkaConfig, RedisConfig, Scalar};
+use serde::Serializer;
+
+use super::RedisConfig;
 
 /// What stands in place of a secret.
 pub(super) const MASK: &str = "***";
 
-/// Parts of librdkafka's names whose values are secrets, such as `sasl.password` and `ssl.key.pem`.
-const SECRET_NAMES: [&str; 5] = ["password", "secret", "ssl.key.pem", "sasl.jaas", "sasl.oauthbearer.config"];
+/// Parts of names whose values are secrets, such as `sasl.password` and `ssl.key.pem`.
+const SECRET_NAMES: [&str; 6] =
+    ["password", "secret", "passphrase", "key.pem", "sasl.jaas", "sasl.oauthbearer.config"];
+
+/// Ends of names whose values only say where a secret is.
+const IS_FILE: [&str; 2] = ["_file", ".file"];
 
 /// `url` with user and password masked: `redis://***@host:6379/0`.
 pub fn mask_url(url: &str) -> String {
@@ -29,82 +35,28 @@ fn mask_parameter(url: &str, name: &str) -> String {
     format!("{}{MASK}{}", &url[..start], &url[end..])
 }
 
-fn mask_settings(settings: &BTreeMap<String, Scalar>) -> BTreeMap<String, Scalar> {
-    let is_secret = |name: &str| SECRET_NAMES.iter().any(|part| name.contains(part));
-    let masked = |(name, value): (&String, &Scalar)| {
-        (name.clone(), if is_secret(name) { Scalar(MASK.into()) } else { value.clone() })
-    };
-    settings.iter().map(masked).collect()
+/// Whether a setting of this name, ours or librdkafka's, holds a secret.
+pub(super) fn is_secret(name: &str) -> bool {
+    let holds = SECRET_NAMES.iter().any(|part| name.contains(part));
+    holds && !IS_FILE.iter().any(|end| name.ends_with(end))
 }
 
-impl Config {
-    /// The same configuration with every secret masked, for people to read.
-    #[must_use]
-    pub fn redacted(&self) -> Config {
-        Config { redis: self.redis.redacted(), kafka: self.kafka.redacted(), ..self.clone() }
-    }
-}
-
-impl RedisConfig {
-    fn redacted(&self) -> RedisConfig {
-        RedisConfig { url: mask_url(&self.url), ..self.clone() }
-    }
-}
-
-impl KafkaConfig {
-    fn redacted(&self) -> KafkaConfig {
-        KafkaConfig {
-            consumer: mask_settings(&self.consumer),
-            producer: mask_settings(&self.producer),
-            ..self.clone()
-        }
-    }
+/// A URL as text, masked.
+pub(super) fn url<S: Serializer>(url: &str, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(&mask_url(url))
 }
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RedisConfig {
-            url,
-            sentinels,
-            master,
-            username,
-            password,
-            db,
-            sentinel_username,
-            sentinel_password,
-            response_timeout,
-        } = self.redacted();
-        f.debug_struct("RedisConfig")
-            .field("url", &url)
-            .field("sentinels", &sentinels)
-            .field("master", &master)
-            .field("username", &username)
-            .field("password", &password)
-            .field("db", &db)
-            .field("sentinel_username", &sentinel_username)
-            .field("sentinel_password", &sentinel_password)
-            .field("response_timeout", &response_timeout)
-            .finish()
-    }
-}
-
-impl fmt::Debug for KafkaConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let KafkaConfig { brokers, group, topic, processing_guarantee, consumer, producer } = self.redacted();
-        f.debug_struct("KafkaConfig")
-            .field("brokers", &brokers)
-            .field("group", &group)
-            .field("topic", &topic)
-            .field("processing_guarantee", &processing_guarantee)
-            .field("consumer", &consumer)
-            .field("producer", &producer)
-            .finish()
+        let table = toml::Table::try_from(self).map_err(|_| fmt::Error)?;
+        f.debug_tuple("RedisConfig").field(&table).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Config, Scalar};
 
     #[test]
     fn user_and_password_of_a_url_are_masked() {
@@ -120,15 +72,17 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_reaches_debug_or_the_redacted_form() {
+    fn no_secret_is_written_out() {
         let mut config = Config::default();
         config.redis.url = "redis://me:hunter2@db:6379".into();
-        for settings in [&mut config.kafka.consumer, &mut config.kafka.producer] {
+        config.redis.sentinel_password = Some("hunter2".into());
+        let kafka = &mut config.kafka;
+        for settings in [&mut kafka.client, &mut kafka.consumer, &mut kafka.producer] {
             for name in ["sasl.password", "ssl.key.password", "sasl.oauthbearer.client.secret", "ssl.key.pem"] {
                 settings.insert(name.into(), Scalar("hunter2".into()));
             }
         }
-        let shown = toml::to_string(&config.redacted()).unwrap();
+        let shown = toml::to_string(&config).unwrap();
         for text in [format!("{config:?}"), format!("{:#?}", config.redis), shown] {
             assert!(!text.contains("hunter2"), "{text}");
             assert!(text.contains("***"));

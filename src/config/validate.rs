@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use redis::IntoConnectionInfo as _;
+use redis::{ConnectionAddr, IntoConnectionInfo as _};
 
 use super::formats::text_of;
 use super::{Config, ConfigError, DEFAULT_REDIS_URL, LatePolicy, Scalar, mask_url};
@@ -57,6 +57,7 @@ impl Config {
                 "[input] max_future ({future}) is longer than [candles] lateness ({lateness}): one sender with a fast clock makes everyone else late"
             )
         });
+        self.warn_of_open_doors(&mut warnings);
         warnings.unless(self.output.notifications != self.output.candles, || {
             format!(
                 "[output] notifications and candles are one topic, {:?}: readers must tell the records apart",
@@ -64,6 +65,23 @@ impl Config {
             )
         });
         warnings.0
+    }
+
+    /// A certificate that is not checked, a password that anyone on the way can read.
+    fn warn_of_open_doors(&self, warnings: &mut Problems) {
+        let says = |name: &str, value: &str| {
+            self.kafka.client.get(name).is_some_and(|found| found.0.eq_ignore_ascii_case(value))
+        };
+        warnings.unless(!says("enable.ssl.certificate.verification", "false"), || {
+            "[kafka.client] enable.ssl.certificate.verification is false: whoever answers is taken for the broker and given the password; set ssl.ca.location instead".into()
+        });
+        warnings.unless(!says("ssl.endpoint.identification.algorithm", "none"), || {
+            "[kafka.client] ssl.endpoint.identification.algorithm is none: any certificate of a trusted authority is taken for the broker's".into()
+        });
+        let plain = ["sasl.mechanisms", "sasl.mechanism"].iter().any(|name| says(name, "PLAIN"));
+        warnings.unless(!(plain && says("security.protocol", "sasl_plaintext")), || {
+            "[kafka.client] sasl.mechanisms is PLAIN without TLS: the password can be read on the way; set security.protocol to SASL_SSL, or use SCRAM-SHA-512".into()
+        });
     }
 
     fn check_redis(&self, problems: &mut Problems) {
@@ -95,6 +113,19 @@ impl Config {
                 ));
             }
         };
+        let with_tls = match info.addr() {
+            ConnectionAddr::TcpTls { insecure, .. } => {
+                problems.unless(!insecure, || {
+                    "[redis] url ends in #insecure, which trusts whoever answers; remove it, and name the authority's certificate in tls_ca_file".into()
+                });
+                true
+            }
+            _ => false,
+        };
+        problems.unless(with_tls || !redis.tls, || {
+            "[redis] tls is set, but url is without TLS; write it as rediss://host:port".into()
+        });
+        self.check_tls_files(with_tls, problems);
         let login = info.redis_settings();
         let twice = [
             ("username", login.username().is_some() && redis.username.is_some()),
@@ -116,8 +147,26 @@ impl Config {
         }
     }
 
+    fn check_tls_files(&self, with_tls: bool, problems: &mut Problems) {
+        let redis = &self.redis;
+        let files = [
+            ("tls_ca_file", redis.tls_ca_file.is_some()),
+            ("tls_cert_file", redis.tls_cert_file.is_some()),
+            ("tls_key_file", redis.tls_key_file.is_some()),
+        ];
+        for (setting, _) in files.iter().filter(|(_, set)| *set && !with_tls) {
+            problems.0.push(format!(
+                "[redis] {setting} is set, but the connection is without TLS; write url as rediss://host:port, or with sentinels tls = true"
+            ));
+        }
+        problems.unless(redis.tls_cert_file.is_some() == redis.tls_key_file.is_some(), || {
+            "[redis] tls_cert_file and tls_key_file go together; set both or neither".into()
+        });
+    }
+
     fn check_sentinels(&self, problems: &mut Problems) {
         let redis = &self.redis;
+        self.check_tls_files(redis.tls, problems);
         problems.unless(redis.url == DEFAULT_REDIS_URL, || {
             "[redis] url and sentinels are both set; sentinels say where the primary is: remove url".into()
         });
@@ -212,6 +261,12 @@ impl Config {
             ("[worker] max_buffered", worker.max_buffered),
         ] {
             problems.unless(value > 0, || format!("{setting} must be at least 1"));
+        }
+        for (setting, value) in [
+            ("[input] max_record_bytes", self.input.max_record_bytes),
+            ("[input] max_record_ticks", self.input.max_record_ticks),
+        ] {
+            problems.unless(value != Some(0), || format!("{setting} must be at least 1"));
         }
         problems.unless(!worker.heartbeat.is_zero(), || {
             "[worker] heartbeat is 0; write how often an idle owner looks whether it still is one, such as \"1s\""
@@ -351,6 +406,35 @@ mod tests {
             alone.len() == 2 && alone.iter().all(|problem| problem.contains("sentinels is empty")),
             "{alone:?}"
         );
+    }
+
+    #[test]
+    fn the_check_of_certificates_cannot_be_turned_off_for_redis_and_not_silently_for_kafka() {
+        let problem = only_problem(|c| c.redis.url = "rediss://db:6379#insecure".into());
+        assert!(problem.contains("tls_ca_file"), "{problem}");
+        let mut config = Config::default();
+        for (name, value) in [
+            ("enable.ssl.certificate.verification", "false"),
+            ("ssl.endpoint.identification.algorithm", "none"),
+            ("sasl.mechanism", "PLAIN"),
+            ("security.protocol", "SASL_PLAINTEXT"),
+        ] {
+            set(&mut config.kafka.client, name, value);
+        }
+        assert_eq!(config.warnings().len(), 3, "{:?}", config.warnings());
+    }
+
+    #[test]
+    fn tls_settings_without_tls_are_no_protection_and_are_refused() {
+        assert!(only_problem(|c| c.redis.tls = true).contains("rediss://"));
+        assert!(only_problem(|c| c.redis.tls_ca_file = Some("ca.pem".into())).contains("without TLS"));
+        let over_tls = |c: &mut Config| c.redis.url = "rediss://db".into();
+        assert_eq!(problems(over_tls), Vec::<String>::new());
+        let problem = only_problem(|c| {
+            over_tls(c);
+            c.redis.tls_key_file = Some("key.pem".into());
+        });
+        assert!(problem.contains("go together"), "{problem}");
     }
 
     #[test]

@@ -80,6 +80,15 @@ impl Chunk {
         &self.symbols[tick.symbol as usize]
     }
 
+    /// About what it takes of memory, bytes.
+    pub fn weight(&self) -> usize {
+        let headers = |headers: &Headers| -> usize {
+            headers.iter().map(|(name, value)| name.len() + value.as_ref().map_or(0, Vec::len)).sum()
+        };
+        let headers: usize = self.records.iter().filter_map(|record| record.headers.as_deref()).map(headers).sum();
+        self.bytes.len() + headers + self.records.len() * size_of::<Record>() + self.ticks.len() * size_of::<Tick>()
+    }
+
     /// The bytes behind a key's or value's range.
     pub fn slice(&self, range: &Range<u32>) -> &[u8] {
         &self.bytes[range.start as usize..range.end as usize]

@@ -50,6 +50,7 @@ impl Decoder {
         value: Option<&[u8]>,
         sink: &mut Sink,
     ) -> Result<(), BadRecord> {
+        self.check_size(value)?;
         let text = json_text(value)?;
         let (first, rounded) = (sink.ticks.len(), sink.rounded);
         let outcome = self.decode_text(key, text, sink);
@@ -63,7 +64,27 @@ impl Decoder {
         outcome
     }
 
+    /// Before anything is made of it.
+    fn check_size(&self, value: Option<&[u8]>) -> Result<(), BadRecord> {
+        let (bytes, most) = (value.map_or(0, <[u8]>::len), self.mapping.max_bytes);
+        if bytes <= most {
+            return Ok(());
+        }
+        let next = "send smaller records, or raise the limit";
+        Err(bad(
+            "size",
+            format!("the value has {bytes} bytes, more than [input] max_record_bytes ({most}); {next}"),
+        ))
+    }
+
+    fn too_many_ticks(&self) -> BadRecord {
+        let most = self.mapping.max_ticks;
+        let next = "send them in several records, or raise the limit";
+        bad("size", format!("the record has more ticks than [input] max_record_ticks ({most}); {next}"))
+    }
+
     fn decode_text(&self, key: Option<&[u8]>, text: &str, sink: &mut Sink) -> Result<(), BadRecord> {
+        let first = sink.ticks.len();
         sink.captures.walk(&self.plan, text).map_err(|error| {
             bad("json", format!("the value is not JSON ({error}): {}; send one JSON value a record", excerpt(text)))
         })?;
@@ -81,6 +102,9 @@ impl Decoder {
             let slots = &self.plan.shapes[trade.shape];
             if !reader.is_trade(&slots.when) {
                 continue;
+            }
+            if sink.ticks.len() - first == self.mapping.max_ticks {
+                return Err(self.too_many_ticks());
             }
             let symbol = reader.symbol(slots.symbol, key)?;
             let Parsed { value: price, rounded } = reader.price(slots.price)?;

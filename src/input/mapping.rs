@@ -15,6 +15,8 @@ pub(super) struct Mapping {
     pub(super) volume_sign: VolumeSign,
     pub(super) price_zero: PriceZero,
     pub(super) order: Order,
+    pub(super) max_bytes: usize,
+    pub(super) max_ticks: usize,
     /// Whether a record without trades is bad; under a preset it is some other message.
     pub(super) trades_required: bool,
 }
@@ -49,6 +51,8 @@ impl Mapping {
             volume_required: config.volume_required.unwrap_or(false),
             volume_sign: preset.map_or(VolumeSign::None, |p: &Preset| p.volume_sign),
             price_zero: config.price_zero.unwrap_or(PriceZero::Reject),
+            max_bytes: config.max_record_bytes.unwrap_or(InputConfig::MAX_RECORD_BYTES) as usize,
+            max_ticks: config.max_record_ticks.unwrap_or(InputConfig::MAX_RECORD_TICKS) as usize,
             order: preset.map_or(Order::OldestFirst, |p| p.order),
             trades_required: preset.is_none(),
         })

@@ -1,14 +1,13 @@
 //! How every Kafka client is configured: what users pass through, and what the protocol does not let them change.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rdkafka::ClientConfig;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use crate::config::{KafkaConfig, Scalar};
+use crate::config::{KafkaConfig, PassedThrough};
 
 /// What the consumer must be, whatever the user passes through.
 ///
@@ -59,9 +58,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
 /// Other names under which librdkafka takes a fixed key.
 const ALIASES: &[(&str, &str)] = &[("request.required.acks", "acks"), ("auto.commit.enable", "enable.auto.commit")];
 
-/// Families of keys that say how to reach and trust the brokers; the consumer's also serve clients that only ask.
-const CONNECTION_PREFIXES: &[&str] =
-    &["security.", "sasl.", "ssl.", "enable.ssl.", "socket.", "broker.", "client.", "https."];
+/// Families of keys that say whom to trust and who one is. Every client of a worker says the same, so they have one
+/// place: half of the clients logged in would be found out late.
+const OF_ALL_CLIENTS: &[&str] = &["security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https."];
 
 /// A Kafka client that cannot be made as configured.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +68,7 @@ pub enum KafkaSetupError {
     /// The key belongs to the protocol.
     #[error("kafka.{section}: {key:?} cannot be set: tickwatch depends on {key} = {fixed}; remove the line")]
     Fixed {
-        /// `consumer` or `producer`.
+        /// `client`, `consumer` or `producer`.
         section: &'static str,
         /// The key.
         key: String,
@@ -79,29 +78,28 @@ pub enum KafkaSetupError {
     /// The key is decided by another setting.
     #[error("kafka.{section}: {key:?} cannot be set here; set {setting} instead")]
     Elsewhere {
-        /// `consumer` or `producer`.
+        /// `client`, `consumer` or `producer`.
         section: &'static str,
         /// The key.
         key: String,
         /// The setting to use.
         setting: &'static str,
     },
-    /// librdkafka does not know the key or refuses the value.
-    #[error("kafka.{section}: {key} = {value:?} is refused: {reason}; correct or remove the line")]
+    /// librdkafka does not know the key or refuses the value. The value is not told: the key may be a password's, with
+    /// a letter missing.
+    #[error("kafka.{section}: {key} is refused: {reason}; correct or remove the line")]
     Refused {
-        /// `consumer` or `producer`.
+        /// `client`, `consumer` or `producer`.
         section: &'static str,
         /// The key.
         key: String,
-        /// The value.
-        value: String,
         /// librdkafka's words.
         reason: String,
     },
     /// The client could not be made for another reason.
     #[error("a Kafka {section} for {brokers} could not be made: {reason}; check [kafka] in the configuration")]
     Create {
-        /// `consumer` or `producer`.
+        /// `client`, `consumer` or `producer`.
         section: &'static str,
         /// The brokers it was for.
         brokers: String,
@@ -114,7 +112,11 @@ impl KafkaSetupError {
     /// From the error of making a client.
     pub(super) fn of(section: &'static str, kafka: &KafkaConfig, error: KafkaError) -> KafkaSetupError {
         match error {
-            KafkaError::ClientConfig(_, reason, key, value) => Self::Refused { section, key, value, reason },
+            KafkaError::ClientConfig(_, reason, key, _) => {
+                let own = if section == "consumer" { &kafka.consumer } else { &kafka.producer };
+                let section = if own.contains_key(&key) { section } else { "client" };
+                Self::Refused { section, key, reason }
+            }
             other => Self::Create { section, brokers: kafka.brokers.clone(), reason: other.to_string() },
         }
     }
@@ -122,14 +124,14 @@ impl KafkaSetupError {
 
 /// For the member of the group.
 pub(super) fn consumer_config(kafka: &KafkaConfig) -> Result<ClientConfig, KafkaSetupError> {
-    let mut config = layered("consumer", &kafka.brokers, CONSUMER_DEFAULTS, &kafka.consumer, CONSUMER_FIXED)?;
+    let mut config = layered("consumer", kafka, CONSUMER_DEFAULTS, &kafka.consumer, CONSUMER_FIXED)?;
     config.set("group.id", &kafka.group);
     Ok(config)
 }
 
 /// For a producer without transactions; the transactional one adds its own.
 pub(crate) fn producer_config(kafka: &KafkaConfig) -> Result<ClientConfig, KafkaSetupError> {
-    layered("producer", &kafka.brokers, PRODUCER_DEFAULTS, &kafka.producer, PRODUCER_FIXED)
+    layered("producer", kafka, PRODUCER_DEFAULTS, &kafka.producer, PRODUCER_FIXED)
 }
 
 /// Whether what users pass through is allowed, known to librdkafka and of the right form. Connects to nothing.
@@ -140,33 +142,33 @@ pub fn check(kafka: &KafkaConfig) -> Result<(), KafkaSetupError> {
     Ok(())
 }
 
-/// For a client that only asks: how the consumer reaches the brokers, and nothing else of it.
+/// For a client that only asks: how every client reaches the brokers, and nothing else.
 pub(super) fn asking_config(kafka: &KafkaConfig) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", &kafka.brokers);
-    for (key, value) in &kafka.consumer {
-        if CONNECTION_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
-            config.set(key, &value.0);
-        }
+    for (key, value) in kafka.client.iter() {
+        config.set(key, &value.0);
     }
     config
 }
 
 fn layered(
     section: &'static str,
-    brokers: &str,
+    kafka: &KafkaConfig,
     defaults: &[(&str, &str)],
-    user: &BTreeMap<String, Scalar>,
+    own: &PassedThrough,
     fixed: &'static [(&str, &str)],
 ) -> Result<ClientConfig, KafkaSetupError> {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", brokers);
+    config.set("bootstrap.servers", &kafka.brokers);
     for (key, value) in defaults {
         config.set(*key, *value);
     }
-    for (key, value) in user {
-        check_user_key(section, key, &value.0, fixed)?;
-        config.set(key, &value.0);
+    for (section, settings) in [("client", &kafka.client), (section, own)] {
+        for (key, value) in settings.iter() {
+            check_user_key(section, key, &value.0, fixed)?;
+            config.set(key, &value.0);
+        }
     }
     for (key, value) in fixed {
         config.set(*key, *value);
@@ -183,6 +185,9 @@ fn check_user_key(
 ) -> Result<(), KafkaSetupError> {
     if let Some((_, setting)) = ELSEWHERE.iter().find(|(name, _)| *name == key) {
         return Err(KafkaSetupError::Elsewhere { section, key: key.into(), setting });
+    }
+    if section != "client" && OF_ALL_CLIENTS.iter().any(|family| key.starts_with(family)) {
+        return Err(KafkaSetupError::Elsewhere { section, key: key.into(), setting: "[kafka.client]" });
     }
     let name = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, name)| name);
     match fixed.iter().find(|(fixed_key, _)| *fixed_key == name) {
@@ -206,6 +211,10 @@ impl Asking {
 
 impl ClientContext for Asking {
     fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
+        // A broker that hangs up, as one does that expects TLS, is in the log only.
+        if fac == "FAIL" {
+            lock(&self.last_error).get_or_insert_with(|| message.to_owned());
+        }
         log_line(level, fac, message);
     }
 
@@ -213,11 +222,29 @@ impl ClientContext for Asking {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(target: "librdkafka", %error, reason, "client error");
-        *lock(&self.last_error) = Some(reason.to_owned());
+        // That all brokers are down comes after why each of them is.
+        let mut last = lock(&self.last_error);
+        if last.is_none() || error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
+            *last = Some(reason.to_owned());
+        }
     }
 }
 
 impl rdkafka::consumer::ConsumerContext for Asking {}
+
+/// What to look at when no broker answers, by librdkafka's words.
+pub(super) fn next_step(reason: &str) -> &'static str {
+    let says = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    if says(&["SASL authentication error", "Authentication failed"]) {
+        "check sasl.username and sasl.password in [kafka.client] (TICKWATCH_KAFKA__CLIENT__SASL_PASSWORD), and sasl.mechanisms"
+    } else if says(&["certificate verify failed", "ssl.ca.location"]) {
+        "check ssl.ca.location in [kafka.client]: it has to be the authority of the brokers' certificates, which have to carry the names in kafka.brokers"
+    } else if says(&["security.protocol", "SSL handshake", "ApiVersion", "Disconnected"]) {
+        "check security.protocol in [kafka.client]: it has to be that of the brokers' listener; and kafka.brokers"
+    } else {
+        "start the broker, or set kafka.brokers (TICKWATCH_KAFKA__BROKERS)"
+    }
+}
 
 /// A line of librdkafka's log, to tracing.
 pub(crate) fn log_line(level: RDKafkaLogLevel, fac: &str, message: &str) {
@@ -241,6 +268,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Scalar;
 
     fn with_consumer(key: &str, value: &str) -> KafkaConfig {
         let mut kafka = KafkaConfig::default();
@@ -287,11 +315,28 @@ mod tests {
     }
 
     #[test]
-    fn an_asking_client_takes_the_connection_and_nothing_else() {
-        let mut kafka = with_consumer("security.protocol", "SASL_SSL");
+    fn what_all_clients_share_is_said_once_and_reaches_each() {
+        let mut kafka = KafkaConfig::default();
+        kafka.client.insert("security.protocol".into(), Scalar("SASL_SSL".into()));
         kafka.consumer.insert("session.timeout.ms".into(), Scalar("9000".into()));
-        let config = asking_config(&kafka);
-        assert_eq!(config.get("security.protocol"), Some("SASL_SSL"));
-        assert_eq!(config.get("session.timeout.ms"), None);
+        for config in [consumer_config(&kafka).unwrap(), producer_config(&kafka).unwrap(), asking_config(&kafka)] {
+            assert_eq!(config.get("security.protocol"), Some("SASL_SSL"));
+        }
+        assert_eq!(asking_config(&kafka).get("session.timeout.ms"), None);
+        let error = consumer_config(&with_consumer("sasl.username", "me")).unwrap_err();
+        assert!(error.to_string().contains("set [kafka.client] instead"), "{error}");
+    }
+
+    #[test]
+    fn a_bad_setting_of_all_clients_is_told_with_its_section_and_without_its_value() {
+        let with_client = |key: &str, value: &str| {
+            let mut kafka = KafkaConfig::default();
+            kafka.client.insert(key.into(), Scalar(value.into()));
+            check(&kafka).unwrap_err().to_string()
+        };
+        assert!(with_client("security.protocl", "SSL").contains("kafka.client: security.protocl"));
+        assert!(with_client("enable.auto.commit", "true").contains("tickwatch depends on"));
+        let told = with_client("sasl.pasword", "7331");
+        assert!(told.contains("sasl.pasword") && !told.contains("7331"), "{told}");
     }
 }

@@ -36,7 +36,8 @@ pub struct Committed {
 }
 
 impl Committed {
-    pub(super) fn new(offset: Offset, metadata: &str) -> Committed {
+    /// From what the broker keeps; the metadata is whatever somebody committed.
+    pub fn new(offset: Offset, metadata: &str) -> Committed {
         Committed { offset, watermark: parse_metadata(metadata), metadata: metadata.to_owned() }
     }
 }

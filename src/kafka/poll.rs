@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::client::lock;
 use super::membership::{Command, Context, Reading, SourceConsumer};
-use super::reader::{Feed, Feeder, Reader};
+use super::reader::{Buffered, Feed, Feeder, Reader};
 use super::source::{SourceError, SourceEvent};
 use crate::domain::Offset;
 use crate::domain::record::Headers;
@@ -44,6 +44,13 @@ const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 const START_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a positioning may take in all.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that a reader may hold before its partition is paused, however few records they are.
+const MAX_BUFFERED_BYTES: usize = 64 << 20;
+/// Most headers of a record that are kept for its dead letter, and most bytes of them.
+const MAX_HEADERS: usize = 100;
+const MAX_HEADER_BYTES: usize = 64 << 10;
+/// Tells in a dead letter how many headers were more than that.
+const HEADERS_LEFT_OUT: &str = "headers.left_out";
 /// How long a request that still uses the consumer may hold up leaving the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -322,11 +329,11 @@ impl Poller {
         let mut assigned = lock(&self.context.membership.0);
         for (&partition, entry) in assigned.iter_mut() {
             let Some(reading) = &mut entry.reading else { continue };
-            let buffered = reading.feeder.buffered();
-            if !reading.paused && buffered > self.max_buffered {
+            let Buffered { records, bytes } = reading.feeder.buffered();
+            if !reading.paused && (records > self.max_buffered || bytes > MAX_BUFFERED_BYTES) {
                 let result = self.consumer.pause(&self.context.list(partition, None));
                 reading.paused = self.log_failed("pausing", partition, result);
-            } else if reading.paused && buffered <= self.max_buffered / 2 {
+            } else if reading.paused && records <= self.max_buffered / 2 && bytes <= MAX_BUFFERED_BYTES / 2 {
                 let result = self.consumer.resume(&self.context.list(partition, None));
                 reading.paused = !self.log_failed("resuming", partition, result);
             }
@@ -370,5 +377,41 @@ enum Seek {
 
 fn headers_of(message: &BorrowedMessage<'_>) -> Option<Headers> {
     let headers = message.headers()?;
-    Some(headers.iter().map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect())
+    let found = headers.iter().map(|header| (header.key, header.value));
+    Some(kept_headers(found))
+}
+
+/// The first headers that are within bounds, and how many were left out.
+fn kept_headers<'a>(found: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> Headers {
+    let (mut kept, mut bytes, mut left_out) = (Headers::new(), 0, 0_usize);
+    for (name, value) in found {
+        bytes += name.len() + value.map_or(0, <[u8]>::len);
+        if left_out > 0 || kept.len() == MAX_HEADERS || bytes > MAX_HEADER_BYTES {
+            left_out += 1;
+        } else {
+            kept.push((name.to_owned(), value.map(<[u8]>::to_vec)));
+        }
+    }
+    if left_out > 0 {
+        kept.push((HEADERS_LEFT_OUT.to_owned(), Some(left_out.to_string().into_bytes())));
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_past_the_bounds_are_left_out_and_counted() {
+        let names: Vec<String> = (0..MAX_HEADERS + 7).map(|number| format!("h{number}")).collect();
+        let kept = kept_headers(names.iter().map(|name| (name.as_str(), None)));
+        assert_eq!(kept.len(), MAX_HEADERS + 1);
+        assert_eq!(kept.last().unwrap(), &(HEADERS_LEFT_OUT.to_owned(), Some(b"7".to_vec())));
+
+        let large = vec![b'x'; MAX_HEADER_BYTES];
+        let kept = kept_headers([("a", Some(&b"1"[..])), ("b", Some(&large)), ("c", None)].into_iter());
+        let expected = [("a".to_owned(), Some(b"1".to_vec())), (HEADERS_LEFT_OUT.to_owned(), Some(b"2".to_vec()))];
+        assert_eq!(kept, expected);
+    }
 }

@@ -38,7 +38,7 @@ impl Reader {
     pub async fn next(&mut self) -> Option<Feed> {
         let feed = self.feed.recv().await?;
         if let Feed::Chunk(chunk) = &feed {
-            self.backlog.taken(chunk.records.len());
+            self.backlog.taken(chunk);
         }
         Some(feed)
     }
@@ -60,31 +60,40 @@ impl Feeder {
     /// False if the reader was dropped.
     pub(super) fn send(&self, feed: Feed) -> bool {
         if let Feed::Chunk(chunk) = &feed {
-            self.backlog.put(chunk.records.len());
+            self.backlog.put(chunk);
         }
         self.feed.send(feed).is_ok()
     }
 
-    /// Records sent and not yet taken.
-    pub(super) fn buffered(&self) -> usize {
-        self.backlog.records()
+    /// What was sent and not yet taken.
+    pub(super) fn buffered(&self) -> Buffered {
+        let Backlog { records, bytes } = &self.backlog;
+        Buffered { records: records.load(Ordering::Relaxed), bytes: bytes.load(Ordering::Relaxed) }
     }
 }
 
-/// Number of records in a reader's channel.
+/// How much is in a reader's channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Buffered {
+    pub(super) records: usize,
+    pub(super) bytes: usize,
+}
+
+/// The same, counted by both ends.
 #[derive(Debug, Clone, Default)]
-struct Backlog(Arc<AtomicUsize>);
+struct Backlog {
+    records: Arc<AtomicUsize>,
+    bytes: Arc<AtomicUsize>,
+}
 
 impl Backlog {
-    fn put(&self, records: usize) {
-        self.0.fetch_add(records, Ordering::Relaxed);
+    fn put(&self, chunk: &Chunk) {
+        self.records.fetch_add(chunk.records.len(), Ordering::Relaxed);
+        self.bytes.fetch_add(chunk.weight(), Ordering::Relaxed);
     }
 
-    fn taken(&self, records: usize) {
-        self.0.fetch_sub(records, Ordering::Relaxed);
-    }
-
-    fn records(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+    fn taken(&self, chunk: &Chunk) {
+        self.records.fetch_sub(chunk.records.len(), Ordering::Relaxed);
+        self.bytes.fetch_sub(chunk.weight(), Ordering::Relaxed);
     }
 }

@@ -86,6 +86,17 @@ impl SinkError {
         }
     }
 
+    /// The records of a producer with a fatal error all fail by the same word; whether trying again is of use, its
+    /// cause says.
+    fn because(self, code: RDKafkaErrorCode, reason: String) -> SinkError {
+        match (self, permanent_next_step(code)) {
+            (SinkError::Transient { topic, key, .. }, Some(next_step)) => {
+                SinkError::Permanent { topic, key, code: Some(code), reason, next_step }
+            }
+            (error, _) => error,
+        }
+    }
+
     pub(super) fn record(topic: &str, key: Option<&[u8]>, error: &KafkaError) -> SinkError {
         let (topic, key) = (topic.to_owned(), readable(key));
         let (code, reason) = (error.rdkafka_error_code(), error.to_string());
@@ -109,9 +120,7 @@ pub(super) fn permanent_next_step(code: RDKafkaErrorCode) -> Option<&'static str
         }
         Code::InvalidTopic => Some("correct the topic's name in [output]"),
         Code::TopicAuthorizationFailed => Some("allow this user WRITE on the topic with kafka-acls.sh"),
-        Code::ClusterAuthorizationFailed => {
-            Some("allow this user IDEMPOTENT_WRITE on the cluster with kafka-acls.sh")
-        }
+        Code::ClusterAuthorizationFailed => Some("allow this user WRITE on the output topics with kafka-acls.sh"),
         Code::TransactionalIdAuthorizationFailed => {
             Some("allow this user WRITE and DESCRIBE on the transactional id with kafka-acls.sh")
         }
@@ -156,11 +165,10 @@ impl Sink {
     /// away, or slow) it waits. After an error some of the records may have been written.
     pub async fn send(&self, records: Vec<OutRecord>) -> Result<(), SinkError> {
         let producer = Arc::clone(&lock(&self.producer));
-        let result = send_all(&producer, &records).await;
-        if result.is_err() && producer.client().fatal_error().is_some() {
-            self.replace(&producer);
-        }
-        result
+        let Err(error) = send_all(&producer, &records).await else { return Ok(()) };
+        let Some((code, reason)) = producer.client().fatal_error() else { return Err(error) };
+        self.replace(&producer);
+        Err(error.because(code, reason))
     }
 
     /// An idempotent producer with a fatal error takes nothing more.

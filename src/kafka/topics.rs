@@ -8,7 +8,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use super::client::{Asking, KafkaSetupError, asking_config};
+use super::client::{self, Asking, KafkaSetupError, asking_config};
 use super::ends::serve_events;
 use crate::config::{Config, KafkaConfig, LatePolicy};
 
@@ -58,10 +58,7 @@ pub enum TopicError {
     #[error(transparent)]
     Setup(#[from] KafkaSetupError),
     /// No broker answered.
-    #[error(
-        "no Kafka broker answers at {brokers}: {reason}; start the broker, or set kafka.brokers \
-         (TICKWATCH_KAFKA__BROKERS)"
-    )]
+    #[error("no Kafka broker answers at {brokers}: {reason}; {}", client::next_step(.reason))]
     Unreachable {
         /// The configured addresses.
         brokers: String,

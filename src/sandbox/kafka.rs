@@ -52,13 +52,58 @@ log.cleaner.backoff.ms=200
 log.index.size.max.bytes=1048576
 ";
 
+/// Of the listener where clients log in. Who comes in by the other one is nobody, and may do everything.
+const LOGIN_SETTINGS: &str = "\
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+ssl.keystore.type=PEM
+ssl.keystore.location=keystore.pem
+ssl.truststore.type=PEM
+ssl.truststore.location=truststore.pem
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512,PLAIN
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+";
+
+/// Of listeners behind relays.
+const RELAYED_SETTINGS: &str = "\
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,RELAYED0:PLAINTEXT,RELAYED1:PLAINTEXT,\
+RELAYED2:PLAINTEXT,RELAYED3:PLAINTEXT,RELAYED4:PLAINTEXT
+";
+
 /// A private single-node Kafka 4 (KRaft) on a loopback port. Dropping it ends it and its data.
 #[derive(Debug)]
 pub struct Broker {
     directory: TempDir,
     libs: PathBuf,
     port: u16,
+    sasl_port: Option<u16>,
+    relayed: [u16; RELAYS],
     process: Process,
+}
+
+/// Listeners that a broker can have behind relays.
+pub const RELAYS: usize = 5;
+
+/// The listeners of a broker besides the first one.
+#[derive(Debug, Clone, Copy)]
+enum More<'a> {
+    None,
+    Login(&'a Login),
+    /// Each is known to its clients by the port of a relay in front of it.
+    Relayed([u16; RELAYS]),
+}
+
+/// A second listener, for who has to log in over TLS. Nobody logs in at the first one, which may do everything.
+#[derive(Debug, Clone)]
+pub struct Login {
+    /// PEM of the broker's key, certificate and authority.
+    pub keystore: String,
+    /// PEM of the authorities of clients.
+    pub truststore: String,
+    /// Names and passwords, for SCRAM and for PLAIN.
+    pub users: Vec<(String, String)>,
 }
 
 impl Broker {
@@ -69,17 +114,73 @@ impl Broker {
 
     /// Starts a broker and waits until it answers.
     pub fn start() -> Result<Broker> {
+        Broker::start_with(More::None)
+    }
+
+    /// Starts a broker with a second listener, where each right has to be given by ACLs.
+    pub fn start_with_login(login: &Login) -> Result<Broker> {
+        Broker::start_with(More::Login(login))
+    }
+
+    /// Starts a broker with more listeners, of which clients know nothing but the ports of relays that they are to
+    /// be reached through.
+    pub fn start_behind(relays: [u16; RELAYS]) -> Result<Broker> {
+        Broker::start_with(More::Relayed(relays))
+    }
+
+    fn start_with(more: More<'_>) -> Result<Broker> {
         find_java()?;
         let libs = find_libs()?;
-        with_free_ports(|[port, controller]| {
+        with_free_ports(|[port, controller, sasl, a, b, c, d, e]| {
+            let relayed = [a, b, c, d, e];
             let directory = tempfile::Builder::new()
                 .prefix("tickwatch-kafka-")
                 .tempdir()
                 .map_err(SandboxError::io("make a directory for Kafka"))?;
-            format_storage(directory.path(), &libs, port, controller)?;
+            let (login, sasl_port) = match more {
+                More::Login(login) => (Some(login), Some(sasl)),
+                More::None | More::Relayed(_) => (None, None),
+            };
+            let mut listeners = vec![Listener { name: "PLAINTEXT".into(), port, advertised: port }];
+            let settings = match more {
+                More::None => String::new(),
+                More::Login(login) => {
+                    listeners.push(Listener { name: "SASL_SSL".into(), port: sasl, advertised: sasl });
+                    login_settings(directory.path(), login)?
+                }
+                More::Relayed(relays) => {
+                    let relayed = relayed.into_iter().zip(relays).enumerate();
+                    listeners.extend(relayed.map(|(number, (port, advertised))| Listener {
+                        name: format!("RELAYED{number}"),
+                        port,
+                        advertised,
+                    }));
+                    RELAYED_SETTINGS.to_owned()
+                }
+            };
+            let properties = properties(&listeners, controller, &settings);
+            fs::write(directory.path().join("server.properties"), properties)
+                .map_err(SandboxError::io("write Kafka's server.properties"))?;
+            format_storage(directory.path(), &libs, login)?;
             let process = launch(directory.path(), &libs, port)?;
-            Ok(Broker { directory, libs: libs.clone(), port, process })
+            Ok(Broker { directory, libs: libs.clone(), port, sasl_port, relayed, process })
         })
+    }
+
+    /// The address of the listener where clients log in, if it was started with one.
+    pub fn sasl_brokers(&self) -> Option<String> {
+        self.sasl_port.map(address)
+    }
+
+    /// The ports that relays have to lead to, if it was started behind some.
+    pub fn relayed_ports(&self) -> [u16; RELAYS] {
+        self.relayed
+    }
+
+    /// Runs one of Kafka's own tools, such as `org.apache.kafka.tools.AclCommand`, to its end.
+    pub fn tool(&self, class: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = java(self.directory.path(), &self.libs, class);
+        run_tool(command.args(["--bootstrap-server", &self.brokers()]).args(arguments), class)
     }
 
     /// `127.0.0.1:<port>`, the value of `bootstrap.servers`.
@@ -195,27 +296,62 @@ fn java(directory: &Path, libs: &Path, class: &str) -> Command {
     command
 }
 
-/// Writes `server.properties` and prepares the data directory.
-fn format_storage(directory: &Path, libs: &Path, port: u16, controller: u16) -> Result<()> {
-    let broker = address(port);
-    let controller = address(controller);
-    let properties = format!(
-        "{SETTINGS}listeners=PLAINTEXT://{broker},CONTROLLER://{controller}\n\
-         advertised.listeners=PLAINTEXT://{broker}\n\
-         controller.quorum.bootstrap.servers={controller}\n"
-    );
-    fs::write(directory.join("server.properties"), properties)
-        .map_err(SandboxError::io("write Kafka's server.properties"))?;
+/// Where a broker listens, and the port on which clients are told to come.
+struct Listener {
+    name: String,
+    port: u16,
+    advertised: u16,
+}
 
-    let output = java(directory, libs, "kafka.tools.StorageTool")
-        .args(["format", "--standalone", "-t", CLUSTER_ID, "-c", "server.properties"])
-        .output()
-        .map_err(SandboxError::io("run Kafka's storage tool"))?;
+/// The broker's settings.
+fn properties(listeners: &[Listener], controller: u16, more: &str) -> String {
+    let list = |port: fn(&Listener) -> u16| {
+        let each = listeners.iter().map(|listener| format!("{}://{}", listener.name, address(port(listener))));
+        each.collect::<Vec<_>>().join(",")
+    };
+    let (own, advertised) = (list(|listener| listener.port), list(|listener| listener.advertised));
+    let controller = address(controller);
+    format!(
+        "{SETTINGS}{more}listeners={own},CONTROLLER://{controller}\n\
+         advertised.listeners={advertised}\n\
+         controller.quorum.bootstrap.servers={controller}\n"
+    )
+}
+
+/// The settings of the listener where clients log in; the stores that they name are written beside them.
+fn login_settings(directory: &Path, login: &Login) -> Result<String> {
+    for (store, pem) in [("keystore.pem", &login.keystore), ("truststore.pem", &login.truststore)] {
+        fs::write(directory.join(store), pem).map_err(SandboxError::io(format!("write Kafka's {store}")))?;
+    }
+    let plain = login
+        .users
+        .iter()
+        .fold(String::new(), |plain, (name, password)| format!("{plain} user_{name}=\"{password}\""));
+    Ok(format!(
+        "{LOGIN_SETTINGS}listener.name.sasl_ssl.plain.sasl.jaas.config=\
+         org.apache.kafka.common.security.plain.PlainLoginModule required{plain};\n"
+    ))
+}
+
+/// Prepares the data directory, with the users of SCRAM in it.
+fn format_storage(directory: &Path, libs: &Path, login: Option<&Login>) -> Result<()> {
+    let mut command = java(directory, libs, "kafka.tools.StorageTool");
+    command.args(["format", "--standalone", "-t", CLUSTER_ID, "-c", "server.properties"]);
+    for (name, password) in login.iter().flat_map(|login| &login.users) {
+        for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+            command.arg("--add-scram").arg(format!("{mechanism}=[name={name},password={password}]"));
+        }
+    }
+    run_tool(&mut command, "Kafka's storage tool")
+}
+
+fn run_tool(command: &mut Command, name: &str) -> Result<()> {
+    let output = command.output().map_err(SandboxError::io(format!("run {name}")))?;
     if output.status.success() {
         return Ok(());
     }
     Err(SandboxError::Start {
-        program: "Kafka's storage tool".into(),
+        program: name.into(),
         problem: format!("failed ({})", output.status),
         log: [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat(),
     })

@@ -103,8 +103,13 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts a sentinel over `primary`, by the name `master`. `settings` are lines of `sentinel.conf`.
-    pub fn start(master: &str, primary: &Redis, settings: &[&str]) -> Result<Sentinel> {
+    /// Starts a sentinel over `primary`, by the name `master`.
+    pub fn start(master: &str, primary: &Redis) -> Result<Sentinel> {
+        Sentinel::start_on(master, primary.port, &[])
+    }
+
+    /// Starts a sentinel over the primary on `primary_port`. `settings` are lines of `sentinel.conf`.
+    pub fn start_on(master: &str, primary_port: u16, settings: &[&str]) -> Result<Sentinel> {
         let directory = tempfile::Builder::new()
             .prefix("tickwatch-sentinel-")
             .tempdir()
@@ -113,10 +118,9 @@ impl Sentinel {
             // A sentinel keeps what it learns in its configuration file, so a new start is a new file.
             let lines = format!(
                 "port {port}\nbind 127.0.0.1\n\
-                 sentinel monitor {master} 127.0.0.1 {} 1\n\
+                 sentinel monitor {master} 127.0.0.1 {primary_port} 1\n\
                  sentinel down-after-milliseconds {master} 500\n\
                  sentinel failover-timeout {master} 2000\n{}\n",
-                primary.port,
                 settings.join("\n"),
             );
             fs::write(directory.path().join("sentinel.conf"), lines)

@@ -3,11 +3,14 @@
 //! Nothing here reconnects. Behind a reconnect another worker may have claimed the partition, so a connection that
 //! broke must lead to a new claim, not to a retry. Each new connection asks anew where the primary is.
 
+use std::path::PathBuf;
+
 use deadpool::managed::{self, Metrics, RecycleResult};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, Role, cmd,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, Role, TlsCertificates, cmd,
 };
 
 use super::sentinel;
@@ -27,11 +30,28 @@ pub enum ConnectError {
         /// What is wrong with it.
         source: RedisError,
     },
+    /// A certificate or key that cannot be read.
+    #[error("[redis] {setting}: cannot read {}; check the path and that this user may read it", .path.display())]
+    File {
+        /// The setting.
+        setting: &'static str,
+        /// Its file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Certificates that are no such.
+    #[error(
+        "[redis] tls_ca_file, tls_cert_file, tls_key_file: {0}; they have to be PEM, the key PKCS #8 (openssl pkcs8 -topk8 -nodes)"
+    )]
+    Certificates(String),
     /// No connection, or refused credentials.
-    #[error("cannot connect to Redis at {url}; check that it runs, and [redis] url or TICKWATCH_REDIS__URL")]
+    #[error("cannot connect to Redis at {url}; {next_step}")]
     Connect {
         /// The URL, masked.
         url: String,
+        /// What to look at.
+        next_step: &'static str,
         /// What happened.
         source: RedisError,
     },
@@ -49,6 +69,22 @@ pub enum ConnectError {
     /// The pool cannot be built.
     #[error("cannot build the pool of Redis connections")]
     Pool(#[from] managed::BuildError),
+}
+
+fn next_step(config: &RedisConfig, error: &RedisError) -> &'static str {
+    let words = error.to_string().to_lowercase();
+    if error.kind() == ErrorKind::AuthenticationFailed {
+        "check [redis] username, and password or TICKWATCH_REDIS__PASSWORD"
+    } else if words.contains("certificate verify failed") {
+        "check that [redis] tls_ca_file names the authority of its certificate, and url its name"
+    } else if words.contains("alert") {
+        "it does not take this client's certificate; check [redis] tls_cert_file and tls_key_file"
+    } else if config.url.starts_with("rediss:") && config.tls_cert_file.is_none() {
+        // A server that wants a certificate may just hang up.
+        "check that it runs, [redis] url or TICKWATCH_REDIS__URL, and whether it asks for a certificate (tls_cert_file)"
+    } else {
+        "check that it runs, and [redis] url or TICKWATCH_REDIS__URL"
+    }
 }
 
 /// A pool for calls on the side. It connects at the first use.
@@ -90,8 +126,37 @@ pub async fn connect(config: &RedisConfig) -> Result<MultiplexedConnection, Conn
     let info =
         config.url.as_str().into_connection_info().map_err(|source| ConnectError::Url { url: url(), source })?;
     let settings = login(info.redis_settings().clone(), config);
-    let info = info.set_redis_settings(settings);
-    open(info, config).await.map_err(|source| ConnectError::Connect { url: url(), source })
+    let client = client(info.set_redis_settings(settings), certificates(config)?.as_ref())?;
+    open(&client, config).await.map_err(|source| ConnectError::Connect {
+        url: url(),
+        next_step: next_step(config, &source),
+        source,
+    })
+}
+
+/// What TLS trusts and shows, where the configuration says it. Read at each connect: files that were renewed count
+/// from the next one on.
+pub(super) fn certificates(config: &RedisConfig) -> Result<Option<TlsCertificates>, ConnectError> {
+    let read = |setting, path: &Option<PathBuf>| {
+        let Some(path) = path else { return Ok(None) };
+        let content = std::fs::read(path);
+        content.map(Some).map_err(|source| ConnectError::File { setting, path: path.clone(), source })
+    };
+    let root_cert = read("tls_ca_file", &config.tls_ca_file)?;
+    let cert = read("tls_cert_file", &config.tls_cert_file)?;
+    let key = read("tls_key_file", &config.tls_key_file)?;
+    let client_tls = cert.zip(key).map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    Ok((root_cert.is_some() || client_tls.is_some()).then_some(TlsCertificates { client_tls, root_cert }))
+}
+
+/// A client for one server. TCP_NODELAY is off by default; with it off, a small call waits for the last one's ACK.
+pub(super) fn client(info: ConnectionInfo, certificates: Option<&TlsCertificates>) -> Result<Client, ConnectError> {
+    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    match certificates {
+        Some(certificates) => Client::build_with_tls(info, certificates.clone()),
+        None => Client::open(info),
+    }
+    .map_err(|error| ConnectError::Certificates(error.to_string()))
 }
 
 /// `settings` with what the configuration says of user, password and database.
@@ -117,13 +182,12 @@ pub(super) fn with_user(
     settings
 }
 
-/// TCP_NODELAY is off by default in this client; with it off, a small call waits for the last one's ACK.
-pub(super) async fn open(info: ConnectionInfo, config: &RedisConfig) -> Result<MultiplexedConnection, RedisError> {
+/// A connection within the configured time.
+pub(super) async fn open(client: &Client, config: &RedisConfig) -> Result<MultiplexedConnection, RedisError> {
     let timeouts = AsyncConnectionConfig::new()
         .set_response_timeout(Some(config.response_timeout))
         .set_connection_timeout(Some(config.response_timeout));
-    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    Client::open(info)?.get_multiplexed_async_connection_with_config(&timeouts).await
+    client.get_multiplexed_async_connection_with_config(&timeouts).await
 }
 
 /// Whether the server takes writes.

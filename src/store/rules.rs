@@ -327,16 +327,8 @@ impl Listing {
     /// Adds one member of one set, as a rule or as skipped.
     fn add(&mut self, key: &str, symbol: &str, set: RuleSet, member: &[u8], score: &[u8], options: &Members) {
         let score: f64 = std::str::from_utf8(score).ok().and_then(|s| s.parse().ok()).unwrap_or(f64::NAN);
-        let rule = std::str::from_utf8(member).map_err(|_| SkipReason::NotText).and_then(|member| {
-            let (op, id) = model::parse_member(set, member)?;
-            let threshold = model::parse_score(score)?;
-            let options = options.get(id.as_bytes()).map_or(Ok(RuleOptions::default()), |json| {
-                RuleOptions::from_json(json).map_err(SkipReason::Options)
-            })?;
-            let (symbol, id) = (symbol.to_owned(), id.to_owned());
-            Ok(Rule { symbol, trigger: set.trigger(), op, threshold, id, options })
-        });
-        match rule {
+        let options = |id: &str| options.get(id.as_bytes()).map(Vec::as_slice);
+        match Rule::from_redis(symbol, set, member, score, options) {
             Ok(rule) => self.rules.push(rule),
             Err(reason) => self.skipped.push(Skipped {
                 key: key.to_owned(),

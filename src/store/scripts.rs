@@ -496,3 +496,32 @@ async fn call(
 async fn run(conn: &mut impl ConnectionLike, cmd: &Cmd) -> Result<Value, RedisError> {
     conn.req_packed_command(cmd).await?.extract_error()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_probe_runs_every_command_that_a_worker_s_scripts_do() {
+        let probe = include_str!("../../lua/probe.lua");
+        let scripts = [
+            COMMON,
+            CANDLE,
+            RULES,
+            include_str!("../../lua/claim.lua"),
+            include_str!("../../lua/apply.lua"),
+            include_str!("../../lua/advance.lua"),
+            include_str!("../../lua/close.lua"),
+            include_str!("../../lua/heartbeat.lua"),
+            include_str!("../../lua/trim.lua"),
+        ];
+        let mut commands = 0;
+        for call in scripts.iter().flat_map(|script| script.split("redis.").skip(1)) {
+            let Some(rest) = call.strip_prefix("call('").or_else(|| call.strip_prefix("pcall('")) else { continue };
+            let command = rest.split('\'').next().unwrap();
+            assert!(probe.contains(&format!("('{command}', ")), "{command} is not probed");
+            commands += 1;
+        }
+        assert!(commands > 30, "only {commands} calls were found");
+    }
+}

@@ -6,27 +6,25 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::Context as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, RedisError, cmd};
+use redis::{ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo, TlsCertificates, cmd};
 
-use super::pool::{ConnectError, is_primary, login, open, with_user};
+use super::pool::{ConnectError, certificates, client, is_primary, login, open, with_user};
 use crate::config::{RedisConfig, host_and_port};
 
 /// A connection to the primary that a sentinel names. All are asked at once: one that is away costs nothing while
 /// another answers.
 pub(super) async fn connect(config: &RedisConfig) -> Result<MultiplexedConnection, ConnectError> {
-    let master = config.master.as_deref().unwrap_or_default();
-    let mut answers: FuturesUnordered<_> = config
-        .sentinels
-        .iter()
-        .map(|sentinel| async move { (sentinel, ask(config, sentinel, master).await) })
-        .collect();
+    let lookup = &Lookup { config, certificates: certificates(config)? };
+    let mut answers: FuturesUnordered<_> =
+        config.sentinels.iter().map(|sentinel| async move { (sentinel, lookup.ask(sentinel).await) }).collect();
     let (mut tried, mut problems) = (BTreeSet::new(), Vec::new());
     while let Some((sentinel, answer)) = answers.next().await {
         match answer {
             Ok(Some(primary)) if !tried.contains(&primary) => {
-                match connect_to_primary(config, &primary).await {
+                match lookup.connect_to(&primary).await {
                     Ok(Some(connection)) => return Ok(connection),
                     Ok(None) => problems.push(format!("{}:{} is a replica", primary.0, primary.1)),
                     Err(error) => problems.push(format!("primary {}:{}: {error}", primary.0, primary.1)),
@@ -38,28 +36,51 @@ pub(super) async fn connect(config: &RedisConfig) -> Result<MultiplexedConnectio
             Err(error) => problems.push(format!("sentinel {sentinel}: {error}")),
         }
     }
-    Err(ConnectError::Sentinel { master: master.to_owned(), problems })
+    Err(ConnectError::Sentinel { master: lookup.master().to_owned(), problems })
 }
 
-/// Where a sentinel says the primary is; `None`: it knows none by this name.
-async fn ask(config: &RedisConfig, sentinel: &str, master: &str) -> Result<Option<(String, u16)>, RedisError> {
-    let (host, port) = host_and_port(sentinel).unwrap_or((sentinel, 0)); // validated; port 0 connects to nothing
-    let (username, password) = (config.sentinel_username.as_deref(), config.sentinel_password.as_ref());
-    let settings = with_user(RedisConnectionInfo::default(), username, password);
-    let mut connection = open(address(host, port)?.set_redis_settings(settings), config).await?;
-    cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master).query_async(&mut connection).await
+struct Lookup<'c> {
+    config: &'c RedisConfig,
+    certificates: Option<TlsCertificates>,
 }
 
-/// A connection, or `None` where a replica answers.
-async fn connect_to_primary(
-    config: &RedisConfig,
-    (host, port): &(String, u16),
-) -> Result<Option<MultiplexedConnection>, RedisError> {
-    let settings = login(RedisConnectionInfo::default(), config);
-    let mut connection = open(address(host, *port)?.set_redis_settings(settings), config).await?;
-    Ok(is_primary(&mut connection).await?.then_some(connection))
-}
+impl Lookup<'_> {
+    fn master(&self) -> &str {
+        self.config.master.as_deref().unwrap_or_default()
+    }
 
-fn address(host: &str, port: u16) -> Result<ConnectionInfo, RedisError> {
-    ConnectionAddr::Tcp(host.to_owned(), port).into_connection_info()
+    /// Where a sentinel says the primary is; `None`: it knows none by this name.
+    async fn ask(&self, sentinel: &str) -> anyhow::Result<Option<(String, u16)>> {
+        let (host, port) = host_and_port(sentinel).context("is no host:port")?;
+        let (username, password) = (self.config.sentinel_username.as_deref(), &self.config.sentinel_password);
+        let settings = with_user(RedisConnectionInfo::default(), username, password.as_ref());
+        let mut connection = self.open(host, port, settings).await?;
+        let mut question = cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(self.master());
+        Ok(question.query_async(&mut connection).await?)
+    }
+
+    /// A connection, or `None` where a replica answers.
+    async fn connect_to(&self, (host, port): &(String, u16)) -> anyhow::Result<Option<MultiplexedConnection>> {
+        let settings = login(RedisConnectionInfo::default(), self.config);
+        let mut connection = self.open(host, *port, settings).await?;
+        Ok(is_primary(&mut connection).await?.then_some(connection))
+    }
+
+    async fn open(
+        &self,
+        host: &str,
+        port: u16,
+        settings: RedisConnectionInfo,
+    ) -> anyhow::Result<MultiplexedConnection> {
+        let host = host.to_owned();
+        let address = if self.config.tls {
+            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        };
+        let info = address.into_connection_info()?.set_redis_settings(settings);
+        let client = client(info, self.certificates.as_ref())?;
+        Ok(open(&client, self.config).await?)
+    }
 }

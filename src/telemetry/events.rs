@@ -16,7 +16,8 @@ use crate::domain::{Offset, Position, SourcePartition};
 use crate::store::StoreError;
 
 /// What can be wrong with a record, as the label `kind`; `bad_records` kinds of the input, and what applying finds.
-pub(super) const DEAD_LETTER_KINDS: [&str; 7] = ["json", "symbol", "price", "volume", "ts", "future", "poisoned"];
+pub(super) const DEAD_LETTER_KINDS: [&str; 8] =
+    ["json", "size", "symbol", "price", "volume", "ts", "future", "poisoned"];
 
 /// Why a partition is taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

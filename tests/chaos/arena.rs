@@ -19,6 +19,7 @@ use crate::common::kafka::produce;
 use crate::common::wait_until;
 use crate::fence::Watch;
 use crate::fleet::Fleet;
+use crate::kafka::Kafka;
 use crate::kafka_lane::KafkaLane;
 use crate::memory;
 use crate::plan::{Fault, Lane, Plan, Time, rng};
@@ -51,12 +52,8 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// Runs a seed.
-pub(crate) fn run(
-    plan: &Plan,
-    broker: &mut Broker,
-    evidence: &Path,
-    timeline: &Timeline,
-) -> Result<Tally, Failure> {
+pub(crate) fn run(plan: &Plan, kafka: &mut Kafka, evidence: &Path, timeline: &Timeline) -> Result<Tally, Failure> {
+    let (broker, relays) = kafka.split();
     let (servers, redis_config) = Servers::start(plan.sentinel)?;
     let config = config_of(plan, broker, redis_config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("a runtime")?;
@@ -71,7 +68,7 @@ pub(crate) fn run(
         rules::put(&mut connection, &config, rule).context("put the lasting rules")?;
     }
     let watch = redis_lane.steady_port().map(Watch::start);
-    let mut fleet = Fleet::start(plan, &config, timeline, evidence)?;
+    let mut fleet = Fleet::start(plan, &config, timeline, relays, evidence)?;
     // What is lost before a partition's first claim is known everywhere is a loss that a worker stops at.
     redis_lane.wait_claimed()?;
     let outcome =

@@ -4,16 +4,15 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use tickwatch::config::Config;
 
 use crate::common::worker::Worker;
 use crate::plan::{Fault, Plan, rng};
+use crate::proxy::Proxy;
 use crate::timeline::Timeline;
-
-/// Most workers at a time.
-const MOST: usize = 5;
 
 /// A worker that was told to end may finish what is in flight, and wait for a broker that is away.
 const END_PATIENCE: Duration = Duration::from_secs(90);
@@ -21,13 +20,20 @@ const END_PATIENCE: Duration = Duration::from_secs(90);
 /// What a worker says once it is a member; before, an unreachable server may end its start.
 const RUNS: &str = "worker started";
 
+/// A worker and its way to Kafka.
+struct Member<'a> {
+    worker: Worker,
+    relay: &'a Proxy,
+}
+
 pub(crate) struct Fleet<'a> {
     plan: &'a Plan,
     config: &'a Config,
     timeline: &'a Timeline,
     rng: StdRng,
-    workers: Vec<Worker>,
-    started: usize,
+    workers: Vec<Member<'a>>,
+    /// To Kafka, one for each worker there can be.
+    relays: &'a [Proxy],
     /// Where logs of ended workers are kept.
     logs: &'a Path,
 }
@@ -37,22 +43,26 @@ impl<'a> Fleet<'a> {
         plan: &'a Plan,
         config: &'a Config,
         timeline: &'a Timeline,
+        relays: &'a [Proxy],
         logs: &'a Path,
     ) -> anyhow::Result<Fleet<'a>> {
-        let mut fleet =
-            Fleet { plan, config, timeline, rng: rng(plan.seed, 3), workers: Vec::new(), started: 0, logs };
+        let workers = Vec::new();
+        let mut fleet = Fleet { plan, config, timeline, rng: rng(plan.seed, 3), workers, relays, logs };
         for _ in 0..plan.workers {
             fleet.join()?;
         }
         for worker in &mut fleet.workers {
-            worker.wait_ready()?;
+            worker.worker.wait_ready()?;
         }
         Ok(fleet)
     }
 
     fn join(&mut self) -> anyhow::Result<()> {
-        self.workers.push(Worker::start(self.config)?);
-        self.started += 1;
+        let is_free = |relay: &&Proxy| !self.workers.iter().any(|member| std::ptr::eq(member.relay, *relay));
+        let relay = self.relays.iter().find(is_free).context("no more workers than relays")?;
+        let mut config = self.config.clone();
+        config.kafka.brokers = relay.address().to_string();
+        self.workers.push(Member { worker: Worker::start(&config)?, relay });
         Ok(())
     }
 
@@ -60,11 +70,11 @@ impl<'a> Fleet<'a> {
         self.tend()?;
         // In a long run the first worker stays, for its memory to be looked at.
         let victim = self.rng.random_range(usize::from(self.plan.soak)..self.workers.len());
-        let pid = self.workers[victim].pid();
+        let pid = self.workers[victim].worker.pid();
         match fault {
             Fault::WorkerKilled => {
                 self.timeline.injected(fault, &format!("process {pid}"));
-                self.workers[victim].kill()?;
+                self.workers[victim].worker.kill()?;
                 self.bury(victim)?;
                 thread::sleep(Duration::from_millis(self.rng.random_range(0..1_500)));
                 self.join()?;
@@ -73,7 +83,7 @@ impl<'a> Fleet<'a> {
                 self.timeline.injected(fault, "");
                 let count = self.workers.len();
                 for _ in 0..count {
-                    self.workers[0].kill()?;
+                    self.workers[0].worker.kill()?;
                     self.bury(0)?;
                 }
                 thread::sleep(Duration::from_millis(self.rng.random_range(0..1_500)));
@@ -84,6 +94,18 @@ impl<'a> Fleet<'a> {
             Fault::WorkerFrozen => {
                 let beyond = Duration::from_millis(self.rng.random_range(1_000..4_000));
                 self.freeze(fault, victim, self.plan.settings.session + beyond)?;
+            }
+            Fault::WorkerCutOff => {
+                let beyond = Duration::from_millis(self.rng.random_range(1_000..4_000));
+                let (relay, pause) = (self.workers[victim].relay, self.plan.settings.session + beyond);
+                self.timeline.injected(fault, &format!("process {pid} for {} ms", pause.as_millis()));
+                relay.hold_all();
+                thread::sleep(pause);
+                if self.rng.random_bool(0.3) {
+                    relay.cut(); // what waited never arrives
+                }
+                relay.release();
+                self.timeline.say(format!("process {pid} reaches kafka again"));
             }
             Fault::WorkerPaused => {
                 let pause = self.plan.settings.session.mul_f64(self.rng.random_range(0.1..0.7));
@@ -96,7 +118,7 @@ impl<'a> Fleet<'a> {
                     self.join()?;
                 }
             }
-            Fault::WorkerJoins if self.workers.len() < MOST => {
+            Fault::WorkerJoins if self.workers.len() < self.relays.len() => {
                 self.timeline.injected(fault, "");
                 self.join()?;
             }
@@ -106,26 +128,26 @@ impl<'a> Fleet<'a> {
     }
 
     fn freeze(&mut self, fault: Fault, victim: usize, pause: Duration) -> anyhow::Result<()> {
-        let pid = self.workers[victim].pid();
+        let pid = self.workers[victim].worker.pid();
         self.timeline.injected(fault, &format!("process {pid} for {} ms", pause.as_millis()));
-        self.workers[victim].pause()?;
+        self.workers[victim].worker.pause()?;
         thread::sleep(pause);
-        self.workers[victim].cont()?;
+        self.workers[victim].worker.cont()?;
         self.timeline.say(format!("process {pid} goes on"));
         Ok(())
     }
 
     /// The process that was started first, as long as nothing befalls it.
     pub(crate) fn first(&self) -> Option<u32> {
-        self.workers.first().map(Worker::pid)
+        self.workers.first().map(|member| member.worker.pid())
     }
 
     /// Starts a worker again that could not start, as a service manager does. A worker that ran never ends by itself.
     pub(crate) fn tend(&mut self) -> anyhow::Result<()> {
         for number in (0..self.workers.len()).rev() {
-            let Some(status) = self.workers[number].exit_status()? else { continue };
-            let pid = self.workers[number].pid();
-            if self.workers[number].logs().contains(RUNS) {
+            let Some(status) = self.workers[number].worker.exit_status()? else { continue };
+            let pid = self.workers[number].worker.pid();
+            if self.workers[number].worker.logs().contains(RUNS) {
                 self.timeline.complain(format!("process {pid} ended by itself ({status})"));
             }
             self.bury(number)?;
@@ -136,7 +158,7 @@ impl<'a> Fleet<'a> {
 
     /// Tells a worker to end, and waits until it has.
     fn end(&mut self, number: usize) -> anyhow::Result<()> {
-        let worker = &mut self.workers[number];
+        let worker = &mut self.workers[number].worker;
         let (pid, ran) = (worker.pid(), worker.logs().contains(RUNS));
         worker.terminate()?;
         match worker.wait(END_PATIENCE) {
@@ -145,7 +167,7 @@ impl<'a> Fleet<'a> {
             Err(_) => {
                 let patience = END_PATIENCE.as_secs();
                 self.timeline.complain(format!("process {pid} did not end within {patience} s"));
-                self.workers[number].kill()?;
+                self.workers[number].worker.kill()?;
             }
         }
         self.bury(number)
@@ -161,7 +183,7 @@ impl<'a> Fleet<'a> {
 
     /// Keeps an ended worker's log, and looks at it.
     fn bury(&mut self, number: usize) -> anyhow::Result<()> {
-        let worker = self.workers.remove(number);
+        let worker = self.workers.remove(number).worker;
         let (pid, log) = (worker.pid(), worker.logs());
         for line in log.lines().filter(|line| line.contains("panicked")) {
             self.timeline.complain(format!("process {pid}: {line}"));
@@ -172,7 +194,7 @@ impl<'a> Fleet<'a> {
 
     /// Keeps the logs of those that run.
     pub(crate) fn keep_logs(&self) -> anyhow::Result<()> {
-        for worker in &self.workers {
+        for Member { worker, .. } in &self.workers {
             std::fs::write(self.logs.join(format!("worker-{}.log", worker.pid())), worker.logs())?;
         }
         Ok(())

@@ -10,6 +10,7 @@ mod common;
 mod arena;
 mod fence;
 mod fleet;
+mod kafka;
 mod kafka_lane;
 mod memory;
 mod plan;
@@ -34,6 +35,7 @@ use tickwatch::config::Guarantee;
 use tickwatch::sandbox::Broker;
 
 use arena::Failure;
+use kafka::Kafka;
 use plan::{Fault, Plan, Time};
 use timeline::Timeline;
 use verdict::Tally;
@@ -100,7 +102,7 @@ fn main() -> ExitCode {
 
 /// Runs seeds, one after the other, on a broker that lasts.
 fn work(args: &Args, started: Instant, next: &AtomicU64, total: &Mutex<Total>, progress: &ProgressBar) {
-    let mut broker = None;
+    let mut kafka = None;
     loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         let late = args.within.is_some_and(|within| started.elapsed() > Duration::from_secs(within));
@@ -113,13 +115,12 @@ fn work(args: &Args, started: Instant, next: &AtomicU64, total: &Mutex<Total>, p
         }
         let timeline = Timeline::new();
         let evidence = evidence_of(seed);
-        let outcome = match &mut broker {
-            Some(broker) => Ok(broker),
-            None => Broker::start().map(|new| broker.insert(new)),
+        let started = match &mut kafka {
+            Some(kafka) => Ok(kafka),
+            None => Kafka::start().map(|new| kafka.insert(new)),
         };
-        let outcome = outcome
-            .map_err(|error| Failure::from(anyhow::Error::from(error)))
-            .and_then(|broker| arena::run(&plan, broker, &evidence, &timeline));
+        let outcome =
+            started.map_err(Failure::from).and_then(|kafka| arena::run(&plan, kafka, &evidence, &timeline));
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         for (fault, count) in timeline.counts() {
             *total.faults.entry(fault).or_default() += count;
@@ -133,7 +134,7 @@ fn work(args: &Args, started: Instant, next: &AtomicU64, total: &Mutex<Total>, p
             }
             Err(Failure { error, at }) => {
                 total.failed.push(seed);
-                broker = None; // it may be down
+                kafka = None; // it may be down
                 progress.suspend(|| {
                     println!("seed {seed} failed ({}): {error:#}", kind_of(&plan));
                     println!("what was done:\n{}", timeline.told(at));

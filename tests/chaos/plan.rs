@@ -85,6 +85,7 @@ faults! {
     WorkerKilled Workers "worker killed",
     WorkerFrozen Workers "worker frozen past its session",
     WorkerPaused Workers "worker frozen briefly",
+    WorkerCutOff Workers "worker cut off from kafka past its session",
     WorkerLeaves Workers "worker leaves",
     WorkerJoins Workers "worker joins",
     AllWorkersKilled Workers "all workers killed",
@@ -111,7 +112,7 @@ impl Fault {
     /// How much more likely than others: what the guarantees are about comes more often.
     fn weight(self) -> usize {
         match self {
-            Fault::WorkerFrozen => 4,
+            Fault::WorkerFrozen | Fault::WorkerCutOff => 3,
             Fault::RedisRolledBack | Fault::ReplicaPromoted => 3,
             Fault::WorkerKilled => 2,
             _ => 1,

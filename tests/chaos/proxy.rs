@@ -1,8 +1,8 @@
-//! A relay in front of Redis that can hold replies back and cut connections.
+//! A relay in front of a server that can hold back what goes through, and cut connections.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
@@ -12,17 +12,27 @@ pub(crate) struct Proxy {
     shared: Arc<Shared>,
 }
 
+/// What waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Held {
+    #[default]
+    Nothing,
+    Replies,
+    All,
+}
+
 #[derive(Default)]
 struct Shared {
-    held: Mutex<bool>,
+    target: AtomicU16,
+    held: Mutex<Held>,
     released: Condvar,
     connections: Mutex<Vec<TcpStream>>,
     over: AtomicBool,
 }
 
 impl Proxy {
-    /// Relays to `port` on this machine.
-    pub(crate) fn start(port: u16) -> anyhow::Result<Proxy> {
+    /// Relays to a port on this machine that is told by [`Proxy::lead_to`].
+    pub(crate) fn start() -> anyhow::Result<Proxy> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
@@ -32,8 +42,8 @@ impl Proxy {
                 if its.over.load(Ordering::Relaxed) {
                     return;
                 }
-                // A Redis that is down is a connection that ends at once.
-                if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+                // A server that is down is a connection that ends at once.
+                if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, its.target.load(Ordering::Relaxed))) {
                     its.relay(client, server);
                 }
             }
@@ -41,18 +51,28 @@ impl Proxy {
         Ok(Proxy { address, shared })
     }
 
-    pub(crate) fn url(&self) -> String {
-        format!("redis://{}", self.address)
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn lead_to(&self, port: u16) {
+        self.shared.target.store(port, Ordering::Relaxed);
     }
 
     /// Replies wait from now on; requests go through.
-    pub(crate) fn hold(&self) {
-        *self.shared.held() = true;
+    pub(crate) fn hold_replies(&self) {
+        *self.shared.held() = Held::Replies;
+    }
+
+    /// Everything waits from now on.
+    pub(crate) fn hold_all(&self) {
+        *self.shared.held() = Held::All;
     }
 
     /// What waited goes on.
     pub(crate) fn release(&self) {
-        *self.shared.held() = false;
+        *self.shared.held() = Held::Nothing;
         self.shared.released.notify_all();
     }
 
@@ -74,7 +94,7 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    fn held(&self) -> std::sync::MutexGuard<'_, bool> {
+    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,14 +109,15 @@ impl Shared {
         let clones = (client.try_clone(), server.try_clone(), client.try_clone());
         let (Ok(requests_from), Ok(requests_to), Ok(kept)) = clones else { return };
         self.connections().push(kept);
-        thread::spawn(move || copy(requests_from, requests_to, || {}));
         let shared = Arc::clone(self);
-        thread::spawn(move || copy(server, client, || shared.wait_released()));
+        thread::spawn(move || copy(requests_from, requests_to, || shared.wait_while(|held| held == Held::All)));
+        let shared = Arc::clone(self);
+        thread::spawn(move || copy(server, client, || shared.wait_while(|held| held != Held::Nothing)));
     }
 
-    fn wait_released(&self) {
+    fn wait_while(&self, is_held: impl Fn(Held) -> bool) {
         let mut held = self.held();
-        while *held && !self.over.load(Ordering::Relaxed) {
+        while is_held(*held) && !self.over.load(Ordering::Relaxed) {
             held = self.released.wait(held).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -56,16 +56,20 @@ impl Servers {
         let mut config = RedisConfig::default();
         if !under_sentinel {
             let redis = Redis::start(&[])?;
-            let proxy = Proxy::start(redis.port())?;
-            config.url = proxy.url();
+            let proxy = Proxy::start()?;
+            proxy.lead_to(redis.port());
+            config.url = format!("redis://{}", proxy.address());
             return Ok((Servers { redis, access: Access::Proxy(proxy) }, config));
         }
         let at_once = ("repl-diskless-sync-delay", "0");
         let redis = Redis::start(&[at_once])?;
         let replica = Redis::start(&[at_once])?;
         follow(&replica, &redis)?;
-        let sentinel =
-            Sentinel::start(MASTER, &redis, &[&format!("sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}")])?;
+        let sentinel = Sentinel::start_on(
+            MASTER,
+            redis.port(),
+            &[&format!("sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}")],
+        )?;
         config.sentinels = vec![sentinel.address()];
         config.master = Some(MASTER.into());
         wait_known(&sentinel, &replica)?;
@@ -149,9 +153,26 @@ impl<'a> RedisLane<'a> {
     /// A connection that does not go through the proxy.
     pub(crate) fn connect(&self) -> anyhow::Result<redis::Connection> {
         if self.plan.sentinel {
-            return common::connect_to_primary(&self.config.redis);
+            return self.connect_through_sentinel();
         }
         common::connect(&self.servers.redis.url())
+    }
+
+    /// While a failover is under way the sentinel may name a server that is not the primary, yet or any more.
+    fn connect_through_sentinel(&self) -> anyhow::Result<redis::Connection> {
+        let primary = || -> anyhow::Result<redis::Connection> {
+            let mut connection = common::connect_to_primary(&self.config.redis)?;
+            let role: Vec<redis::Value> = redis::cmd("ROLE").query(&mut connection)?;
+            let role = role.into_iter().next().context("a role")?;
+            ensure!(redis::from_redis_value::<String>(role)? == "master", "no primary");
+            Ok(connection)
+        };
+        let mut found = None;
+        common::wait_until(FAILOVER, "a primary", || {
+            found = primary().ok();
+            found.is_some()
+        })?;
+        found.context("a primary")
     }
 
     /// A busy machine may stall a primary for so long that the sentinel promotes the replica by itself.
@@ -269,7 +290,7 @@ impl<'a> RedisLane<'a> {
                 let pause = self.plan.settings.response_timeout.mul_f64(self.rng.random_range(0.5..1.5));
                 let Access::Proxy(proxy) = &self.servers.access else { return Ok(()) };
                 self.timeline.injected(fault, &format!("{} ms", pause.as_millis()));
-                proxy.hold();
+                proxy.hold_replies();
                 thread::sleep(pause);
                 proxy.release();
             }
@@ -277,7 +298,7 @@ impl<'a> RedisLane<'a> {
                 let pause = Duration::from_millis(self.rng.random_range(5..200));
                 let Access::Proxy(proxy) = &self.servers.access else { return Ok(()) };
                 self.timeline.injected(fault, "");
-                proxy.hold();
+                proxy.hold_replies();
                 thread::sleep(pause);
                 proxy.cut();
                 proxy.release();

@@ -1,13 +1,15 @@
 //! What the integration tests stand on: the shared servers, a [`Stage`] for each test, and helpers for topics,
 //! records, Redis and workers.
 
+mod certificates;
 mod kafka;
 mod run;
 mod stage;
 
+pub(crate) use certificates::Certificates;
 #[allow(unused_imports)] // for every module; not all use each
 pub(crate) use kafka::{Isolation, Message, Record, consume_all, create_topic, produce};
-pub(crate) use run::{Case, Module, Needs, run, skip};
+pub(crate) use run::{Case, Module, Needs, USERS, run, skip};
 pub(crate) use stage::{Stage, private_redis};
 
 #[allow(unused_imports)] // for every module; not all use each

@@ -9,7 +9,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bounds;
 mod compose;
+mod corpus;
 mod end_to_end;
 mod exactly_once;
 mod exchanges;
@@ -17,16 +19,19 @@ mod formats;
 mod harness;
 mod input;
 mod kafka;
+mod kafka_access;
 mod listings;
 mod live_rules;
 mod market;
 mod operations;
 mod oracle;
+mod redis_access;
 mod reports;
 mod rules;
 mod sandbox;
 mod scene;
 mod scripts;
+mod secrets;
 mod sentinel;
 mod simulation;
 mod time;
@@ -39,21 +44,26 @@ use harness::Module;
 
 /// Every test of this binary.
 const MODULES: &[Module] = &[
+    Module::Cases(bounds::cases),
     Module::Cases(compose::cases),
+    Module::Cases(corpus::cases),
     Module::Cases(end_to_end::cases),
     Module::Cases(exactly_once::cases),
     Module::Cases(exchanges::cases),
     Module::Trials(formats::trials),
     Module::Cases(input::cases),
     Module::KafkaTrials(kafka::trials),
+    Module::Cases(kafka_access::cases),
     Module::Cases(listings::cases),
     Module::Cases(live_rules::cases),
     Module::Cases(operations::cases),
     Module::Cases(oracle::cases),
+    Module::Cases(redis_access::cases),
     Module::Cases(reports::cases),
     Module::Cases(rules::cases),
     Module::Cases(sandbox::cases),
     Module::Cases(scripts::cases),
+    Module::Cases(secrets::cases),
     Module::Cases(sentinel::cases),
     Module::Cases(simulation::cases),
     Module::Cases(time::cases),

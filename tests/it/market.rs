@@ -51,6 +51,8 @@ pub(crate) fn tick(symbol: &str, price: i64, ms: i64) -> Tick {
 pub(crate) struct Market<'s> {
     stage: &'s Stage,
     pub(crate) config: Config,
+    /// Where the test itself looks at Redis, if not as the worker does.
+    pub(crate) admin: Option<String>,
     partitions: i32,
     rules: Vec<oracle::Rule>,
     log: Mutex<BTreeMap<(i32, i64), Sent>>,
@@ -83,7 +85,7 @@ impl<'s> Market<'s> {
         }
         stage.create_topic(&config.dead_letter_topic(), 1)?;
         stage.create_topic(&config.late_topic(), 1)?;
-        Ok(Market { stage, config, partitions, rules: Vec::new(), log: Mutex::default() })
+        Ok(Market { stage, config, admin: None, partitions, rules: Vec::new(), log: Mutex::default() })
     }
 
     /// Where the test runs.
@@ -99,7 +101,10 @@ impl<'s> Market<'s> {
 
     /// A connection to this market's Redis: under Sentinel, to whoever is the primary now.
     pub(crate) fn redis(&self) -> anyhow::Result<redis::Connection> {
-        harness::connect_to_primary(&self.config.redis)
+        match &self.admin {
+            Some(url) => harness::connect(url),
+            None => harness::connect_to_primary(&self.config.redis),
+        }
     }
 
     /// The key with this market's prefix in front.
@@ -238,7 +243,7 @@ impl<'s> Market<'s> {
 
     fn group_reader(&self) -> anyhow::Result<BaseConsumer> {
         Ok(ClientConfig::new()
-            .set("bootstrap.servers", &self.config.kafka.brokers)
+            .set("bootstrap.servers", self.stage.brokers())
             .set("group.id", &self.config.kafka.group)
             .set("isolation.level", "read_committed")
             .create()?)

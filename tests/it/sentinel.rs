@@ -49,7 +49,7 @@ impl Trio {
         wait_until(SETTLED, "the replica to be in step", || {
             info(&trio.replica, "master_link_status").is_ok_and(|status| status == "up")
         })?;
-        let sentinels = (0..3).map(|_| or_skip(Sentinel::start(MASTER, &trio.primary, &[])));
+        let sentinels = (0..3).map(|_| or_skip(Sentinel::start(MASTER, &trio.primary)));
         let trio = Trio { sentinels: sentinels.collect::<anyhow::Result<_>>()?, ..trio };
         wait_until(SETTLED, "the sentinels to know the replica and each other", || {
             trio.sentinels.iter().all(|sentinel| {
@@ -221,7 +221,7 @@ fn too_few_replicas_are_waited_for(stage: &Stage) -> anyhow::Result<()> {
 
 fn sentinels_that_lead_nowhere_are_each_told_with_what_they_said(_: &Stage) -> anyhow::Result<()> {
     let redis = harness::private_redis()?;
-    let sentinel = or_skip(Sentinel::start("others", &redis, &[]))?;
+    let sentinel = or_skip(Sentinel::start("others", &redis))?;
     let nobody = harness::free_address()?.to_string();
     let output = program()
         .args(["rule", "list", "BBCA"])

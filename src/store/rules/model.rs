@@ -11,6 +11,8 @@ use crate::store::keys::Keys;
 pub const MAX_ID: usize = 256;
 /// Longest note, bytes.
 pub const MAX_NOTE: usize = 1024;
+/// Longest JSON of a rule's options, bytes.
+const MAX_OPTIONS: usize = 4096;
 /// Whole numbers up to here mean the same in JSON, in Lua and here (2^53 - 1).
 pub const MAX_INTEGER: i64 = (1 << 53) - 1;
 
@@ -87,6 +89,24 @@ pub fn parse_threshold(text: &str) -> Result<Price, RuleError> {
 }
 
 impl Rule {
+    /// Reads a rule as it stands in Redis: a member of one of `symbol`'s sets, its score, and its options if it has any.
+    pub fn from_redis<'o>(
+        symbol: &str,
+        set: RuleSet,
+        member: &[u8],
+        score: f64,
+        options: impl FnOnce(&str) -> Option<&'o [u8]>,
+    ) -> Result<Rule, SkipReason> {
+        let member = std::str::from_utf8(member).map_err(|_| SkipReason::NotText)?;
+        let (op, id) = parse_member(set, member)?;
+        let threshold = parse_score(score)?;
+        let options = match options(id) {
+            Some(json) => RuleOptions::from_json(json).map_err(SkipReason::Options)?,
+            None => RuleOptions::default(),
+        };
+        Ok(Rule { symbol: symbol.to_owned(), trigger: set.trigger(), op, threshold, id: id.to_owned(), options })
+    }
+
     /// Refuses whatever a worker would skip, and what is too long to carry.
     pub fn validate(&self) -> Result<(), RuleError> {
         if self.symbol.is_empty() {
@@ -141,17 +161,24 @@ impl RuleOptions {
     /// Reads the JSON in Redis as a worker does: a field it does not know, or a `once` or `note` of another
     /// type, counts as absent; a time that is no number makes the rule unusable.
     pub(super) fn from_json(json: &[u8]) -> Result<RuleOptions, String> {
+        if json.len() > MAX_OPTIONS {
+            return Err(format!("they have {} bytes, at most {MAX_OPTIONS} are allowed", json.len()));
+        }
         let value: serde_json::Value = serde_json::from_slice(json).map_err(|e| e.to_string())?;
         let object = value.as_object().ok_or("not a JSON object")?;
         let time = |field: &str| match object.get(field) {
             None | Some(serde_json::Value::Null) => Ok(None),
             Some(value) => value.as_f64().map(|ms| Some(ms as i64)).ok_or(format!("{field} is not a number of ms")),
         };
+        let note = object.get("note").and_then(serde_json::Value::as_str);
+        if let Some(note) = note.filter(|note| note.len() > MAX_NOTE) {
+            return Err(format!("the note has {} bytes, at most {MAX_NOTE} are allowed", note.len()));
+        }
         Ok(RuleOptions {
             once: object.get("once").and_then(serde_json::Value::as_bool).unwrap_or(false),
             cooldown: time("cooldown")?,
             expires: time("expires")?,
-            note: object.get("note").and_then(serde_json::Value::as_str).map(str::to_owned),
+            note: note.map(str::to_owned),
         })
     }
 }
@@ -239,6 +266,9 @@ pub enum SkipReason {
     /// `<op> ` and nothing more.
     #[error("the id is empty")]
     NoId,
+    /// Longer than [`MAX_ID`].
+    #[error("the id has {0} bytes, at most {MAX_ID} are allowed")]
+    LongId(usize),
     /// Infinite, or not below 1e18, or finer than 18 decimals.
     #[error("the score is not a price")]
     Score,
@@ -268,18 +298,22 @@ pub enum SkipReason {
 }
 
 /// Reads `<op> <id>` as found in `set`: the id is everything after the first space.
-pub(super) fn parse_member(set: RuleSet, member: &str) -> Result<(Op, &str), SkipReason> {
+fn parse_member(set: RuleSet, member: &str) -> Result<(Op, &str), SkipReason> {
     let (op, id) = member.split_once(' ').ok_or(SkipReason::NoOp)?;
     let op: Op = op.parse().map_err(|_| SkipReason::UnknownOp(op.to_owned()))?;
     if RuleSet::of(set.trigger(), op) != set {
         return Err(SkipReason::WrongSet(op));
     }
-    if id.is_empty() { Err(SkipReason::NoId) } else { Ok((op, id)) }
+    match id.len() {
+        0 => Err(SkipReason::NoId),
+        1..=MAX_ID => Ok((op, id)),
+        bytes => Err(SkipReason::LongId(bytes)),
+    }
 }
 
 /// The threshold behind a score. One of more than 15 digits, which only a hand could write, is compared as it is and
 /// shown with 15, as workers do.
-pub(super) fn parse_score(score: f64) -> Result<Price, SkipReason> {
+fn parse_score(score: f64) -> Result<Price, SkipReason> {
     Price::from_f64(score).ok_or(SkipReason::Score)
 }
 

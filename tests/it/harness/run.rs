@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use tickwatch::sandbox::kafka::Login;
 use tickwatch::sandbox::{self, Broker, Redis, SandboxError};
 
-use super::Stage;
+use super::{Certificates, Stage};
 
 /// Tests run at once, unless `--test-threads` says otherwise. They mostly wait.
 const THREADS: usize = 4;
@@ -83,7 +84,9 @@ impl Module {
             Module::Cases(cases) => cases().into_iter().map(|case| case.into_trial(servers)).collect(),
             Module::Trials(trials) => trials(),
             Module::RedisTrials(trials) => served(*trials, args, servers, || servers.redis_url()),
-            Module::KafkaTrials(trials) => served(*trials, args, servers, || servers.brokers()),
+            Module::KafkaTrials(trials) => {
+                served(*trials, args, servers, || servers.kafka().map(|kafka| kafka.brokers.clone()))
+            }
         }
     }
 }
@@ -121,8 +124,8 @@ impl Case {
 
     fn stage(&self, servers: &Servers) -> Result<Stage, Absent> {
         let redis = self.needs.redis().then(|| servers.redis_url()).transpose()?;
-        let brokers = self.needs.kafka().then(|| servers.brokers()).transpose()?;
-        Ok(Stage::new(redis, brokers))
+        let kafka = self.needs.kafka().then(|| servers.kafka()).transpose()?;
+        Ok(Stage::new(redis, kafka))
     }
 }
 
@@ -140,8 +143,46 @@ fn completion(result: anyhow::Result<()>) -> Result<Completion, Failed> {
 #[derive(Default)]
 struct Servers {
     redis: OnceLock<Result<Mutex<Redis>, Absent>>,
-    broker: OnceLock<Result<Mutex<Broker>, Absent>>,
+    kafka: OnceLock<Result<Arc<Kafka>, Absent>>,
     skipped: Mutex<Vec<(String, String)>>,
+}
+
+/// The shared broker: most tests come in where nobody logs in, some where everybody has to.
+pub(crate) struct Kafka {
+    broker: Mutex<Broker>,
+    /// Where nobody logs in.
+    pub(crate) brokers: String,
+    /// Where clients log in over TLS, as [`USERS`].
+    pub(crate) sasl_brokers: String,
+    /// Of the broker, and of the authority that it and its clients trust.
+    pub(crate) certificates: Certificates,
+}
+
+/// Who can log in to the shared broker, with the password.
+pub(crate) const USERS: [(&str, &str); 2] = [("tickwatch", "correct-horse"), ("limited", "battery-staple")];
+
+impl Kafka {
+    fn start() -> Result<Kafka, Absent> {
+        if let Some(missing) = Broker::missing() {
+            return Err(missing.into());
+        }
+        let failed = |error: anyhow::Error| Absent { reason: format!("{error:#}"), missing: false };
+        let certificates = Certificates::new().map_err(failed)?;
+        let pem = |name| certificates.pem(name).map_err(failed);
+        let login = Login {
+            keystore: [pem("server.key")?, pem("server.pem")?, pem("ca.pem")?].concat(),
+            truststore: pem("ca.pem")?,
+            users: USERS.map(|(name, password)| (name.to_owned(), password.to_owned())).to_vec(),
+        };
+        let broker = Broker::start_with_login(&login)?;
+        let (brokers, sasl_brokers) = (broker.brokers(), broker.sasl_brokers().unwrap_or_default());
+        Ok(Kafka { broker: Mutex::new(broker), brokers, sasl_brokers, certificates })
+    }
+
+    /// Runs one of Kafka's own tools to its end.
+    pub(crate) fn tool(&self, class: &str, arguments: &[&str]) -> anyhow::Result<()> {
+        Ok(lock(&self.broker).tool(class, arguments)?)
+    }
 }
 
 /// Why a server is not there: the machine lacks it (a skip), or it did not start (a failure).
@@ -175,9 +216,8 @@ impl Servers {
         Ok(lock(redis.as_ref().map_err(Absent::clone)?).url())
     }
 
-    fn brokers(&self) -> Result<String, Absent> {
-        let broker = self.broker.get_or_init(|| Ok(Mutex::new(Broker::start()?)));
-        Ok(lock(broker.as_ref().map_err(Absent::clone)?).brokers())
+    fn kafka(&self) -> Result<Arc<Kafka>, Absent> {
+        self.kafka.get_or_init(|| Kafka::start().map(Arc::new)).clone()
     }
 
     /// Ends the servers at once; nothing in them is needed any more.
@@ -185,8 +225,8 @@ impl Servers {
         if let Some(Ok(redis)) = self.redis.get() {
             report("Redis", lock(redis).kill());
         }
-        if let Some(Ok(broker)) = self.broker.get() {
-            report("Kafka", lock(broker).kill());
+        if let Some(Ok(kafka)) = self.kafka.get() {
+            report("Kafka", lock(&kafka.broker).kill());
         }
     }
 

@@ -1,13 +1,14 @@
 //! What one test gets: the shared servers' addresses and names that no other test uses.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tickwatch::config::Config;
 use tickwatch::sandbox::Redis;
 use tokio::runtime::Runtime;
 
-use super::run::skip;
+use super::run::{Kafka, skip};
 use crate::common::connect;
 
 /// Numbers names within this run; the servers are new in each run.
@@ -16,20 +17,20 @@ static NAMES: AtomicU64 = AtomicU64::new(1);
 /// The surroundings of one test.
 pub(crate) struct Stage {
     redis_url: Option<String>,
-    brokers: Option<String>,
+    kafka: Option<Arc<Kafka>>,
     namespace: String,
     runtime: Runtime,
 }
 
 #[allow(dead_code)] // each helper is there for every module; not all are used yet
 impl Stage {
-    pub(super) fn new(redis_url: Option<String>, brokers: Option<String>) -> Stage {
+    pub(super) fn new(redis_url: Option<String>, kafka: Option<Arc<Kafka>>) -> Stage {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("a runtime starts while threads can be had");
-        Stage { redis_url, brokers, namespace: format!("{}:", unique("t")), runtime }
+        Stage { redis_url, kafka, namespace: format!("{}:", unique("t")), runtime }
     }
 
     /// The shared Redis; only for cases that need it.
@@ -39,7 +40,12 @@ impl Stage {
 
     /// The shared broker's address; only for cases that need it.
     pub(crate) fn brokers(&self) -> &str {
-        self.brokers.as_deref().expect("the case says that it needs Kafka")
+        &self.kafka().brokers
+    }
+
+    /// The shared broker; only for cases that need it.
+    pub(crate) fn kafka(&self) -> &Kafka {
+        self.kafka.as_deref().expect("the case says that it needs Kafka")
     }
 
     /// The prefix of this test's keys.
