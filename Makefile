@@ -30,7 +30,8 @@ fmt: ## format the code
 
 lint: ## what CI asks of the code: format and clippy
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked -- -D warnings
+	$(CARGO) clippy --locked --all-targets --features failpoints -- -D warnings
 
 clean: ## remove what was built and fetched
 	$(CARGO) clean

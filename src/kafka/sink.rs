@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::client::{KafkaSetupError, lock, log_line, producer_config};
 use crate::config::KafkaConfig;
+use crate::failpoint;
 
 /// Pause before a record is offered again to a producer whose queue is full.
 pub(super) const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(2);
@@ -187,6 +188,7 @@ async fn send_all(producer: &SinkProducer, records: &[OutRecord]) -> Result<(), 
         }
     }
     drop(flight);
+    failpoint::pass("outputs_enqueued");
     landed.await.expect("a flight sends its result when it is dropped, and the last acknowledgement drops it")
 }
 

@@ -22,6 +22,7 @@ use super::sink::{
 };
 use crate::config::KafkaConfig;
 use crate::domain::{Position, SourcePartition};
+use crate::failpoint;
 
 /// Also the broker's bound on an open transaction, so beyond it the broker has aborted.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -204,6 +205,7 @@ impl State {
             }
         }
         drop(flight);
+        failpoint::pass("transaction_begun");
         if let Err(error) = retrying(deadline, |left| producer.send_offsets_to_transaction(offsets, group, left)) {
             return Err(Cause::Offsets(error, landed));
         }
@@ -212,6 +214,7 @@ impl State {
         while producer.in_flight_count() > 0 && Instant::now() < deadline {
             thread::sleep(SETTLE_PAUSE);
         }
+        failpoint::pass("transaction_filled");
         Ok(())
     }
 

@@ -1,12 +1,14 @@
 //! The integration tests: one binary, one Redis and one Kafka broker for all of them.
 //!
-//! A new module is one line in [`MODULES`]. `cargo test --test it NAME` runs what holds NAME; servers start only
-//! if a selected test needs them, and end with this process. What a machine lacks is a skip with its reason.
+//! A new module is one line in [`MODULES`]. `cargo test --features failpoints --test it NAME` runs what holds NAME;
+//! servers start only if a selected test needs them, and end with this process. What a machine or the build lacks is a
+//! skip with its reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
 #![allow(clippy::unnecessary_wraps)] // every case has the same type, whether it uses `?` or not
 
 mod compose;
+mod deaths;
 mod end_to_end;
 mod exactly_once;
 mod exchanges;
@@ -37,6 +39,7 @@ use harness::Module;
 /// Every test of this binary.
 const MODULES: &[Module] = &[
     Module::Cases(compose::cases),
+    Module::Cases(deaths::cases),
     Module::Cases(end_to_end::cases),
     Module::Cases(exactly_once::cases),
     Module::Cases(exchanges::cases),
