@@ -103,7 +103,6 @@ fn die_and_compare(
         config.worker.max_batch = 20; // several passings of each point
         // The dead are missed sooner.
         config.kafka.consumer.insert("session.timeout.ms".into(), Scalar("1000".into()));
-        config.kafka.consumer.insert("heartbeat.interval.ms".into(), Scalar("250".into()));
         if scene == Scene::Silence {
             config.candles.idle_grace = Duration::ZERO;
         }

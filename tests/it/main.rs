@@ -28,6 +28,7 @@ mod sandbox;
 mod scene;
 mod scripts;
 mod simulation;
+mod takeover;
 mod time;
 mod workers;
 mod wrong_at_claim;
@@ -55,6 +56,7 @@ const MODULES: &[Module] = &[
     Module::Cases(sandbox::cases),
     Module::Cases(scripts::cases),
     Module::Cases(simulation::cases),
+    Module::Cases(takeover::cases),
     Module::Cases(time::cases),
     Module::Cases(workers::cases),
     Module::Cases(wrong_at_claim::cases),

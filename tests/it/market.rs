@@ -524,7 +524,8 @@ impl Tick {
         oracle::Tick { symbol, price: plain(self.price), volume: plain(self.volume), ts }
     }
 
-    fn json(&self) -> String {
+    /// The value of its record.
+    pub(crate) fn json(&self) -> String {
         let (price, volume) = (plain(self.price), plain(self.volume));
         format!(r#"{{"symbol":"{}","price":{price},"volume":{volume},"ts":{}}}"#, self.symbol, self.ts)
     }
