@@ -192,11 +192,13 @@ impl<'s> Market<'s> {
         action: impl FnOnce() -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         const LOT: usize = 50;
+        const PAUSE: Duration = Duration::from_millis(150);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let load = scope.spawn(|| -> anyhow::Result<()> {
                 while !done.load(Ordering::Relaxed) {
                     self.send(walk.by_ref().take(LOT))?;
+                    thread::sleep(PAUSE);
                 }
                 Ok(())
             });
