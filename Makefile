@@ -34,7 +34,8 @@ fmt: ## format the code
 
 lint: ## what CI asks of the code: format and clippy
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets --test chaos -- -D warnings
+	$(CARGO) clippy --locked -- -D warnings
+	$(CARGO) clippy --locked --all-targets --test chaos --features failpoints -- -D warnings
 
 deny: ## licences, sources and banned crates; then known vulnerabilities, which needs the advisory database
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny

@@ -10,7 +10,7 @@
 -- then pairs: symbol as in keys, its ticks packed (src/store/pack.rs has the layout)
 --
 -- Returns {'OK', outputs as XRANGE gives them, tail, next_due, ticks out of order, firings refused,
---          {rules that do not parse}, {symbols whose keys are of a wrong type}},
+--          {rules that do not parse}, {symbols whose keys cannot be used}},
 --         {'FENCED'}, {'MOVED'}, {'DUE'} (close windows first) or {'SPLIT'} (halve the batch).
 --
 -- Example: EVALSHA … 3 tw:source:ticks/0 … tw: 9f… 121 1700000060000 120-1 321 1700000062000 … BBCA <packed>
@@ -149,7 +149,7 @@ local function fire(symbol, candidates, memory, list, offset, index, ts, price, 
   end
 end
 
--- What a symbol's ticks do: a plan to write, or nil and the error of a key of a wrong type, or nil for SPLIT.
+-- What a symbol's ticks do: a plan to write, or nil and what is wrong with a key, or nil for SPLIT.
 local function plan_symbol(symbol, blob)
   local ticks, windows, first_ts, last_ts, in_order, low, high, last_price, at =
     struct.unpack('<dddddBc0Bc0Bc0', blob)
@@ -157,6 +157,11 @@ local function plan_symbol(symbol, blob)
   local last = redis.pcall('HMGET', plan.name, 'price', 'ts')
   if last.err then return nil, plan.name .. ': ' .. last.err end
   local previous, previous_ts = last[1], tonumber(last[2] or '')
+  for i, field in ipairs({'price', 'ts'}) do
+    if last[i] and not is_number(last[i]) then
+      return nil, plan.name .. ': ' .. field .. ' ' .. last[i] .. ' is no number'
+    end
+  end
   plan.first = not previous
 
   local problem
@@ -250,6 +255,7 @@ end)
 
 -- ---- writes: the first is the one that Redis refuses when it is out of memory, so that none is done by halves
 
+check_rights()
 local now = int(now_ms())
 local added = {tonumber(ARGV[10]), tonumber(ARGV[11]), out_of_order, notifications, ARGV[12] + added_dead}
 local changed = {'next_offset', TO, 'watermark', WATERMARK, 'seen', now}

@@ -39,6 +39,7 @@ for i = 1, math.min(#due, 2 * PAGE), 2 do
 end
 if #members == 0 then return {'OK', {}, ARGV[5], next_due(), {}} end
 
+check_rights()
 redis.call('HSET', SOURCE, 'seen', int(now_ms()))
 for _, candle in ipairs(sealed) do
   redis.call('HSET', candle[1], 'status', candle[2].status, 'revision', candle[2].revision)

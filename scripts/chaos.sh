@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 scripts/install.sh
 
 case "${PROFILE:-release}" in
-  dev) profile=() ;;
+  dev) profile=(--features failpoints) ;; # as `make test` builds it
   *) profile=(--profile "${PROFILE:-release}") ;;
 esac
 exec "${CARGO:-cargo}" test --locked "${profile[@]}" --test chaos -- \

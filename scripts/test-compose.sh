@@ -80,13 +80,13 @@ if ! find_compose; then
   exit 0
 fi
 
-"${CARGO:-cargo}" test --locked --test it --no-run
+"${CARGO:-cargo}" test --locked --features failpoints --test it --no-run
 scripts/local-images.sh
 "${compose[@]}" up -d --no-build --scale worker=3
 
 log=$(mktemp)
 status=0
-TW_TEST_COMPOSE="${compose[*]}" "${CARGO:-cargo}" test --locked --test it compose:: -- --test-threads 1 2>&1 |
+TW_TEST_COMPOSE="${compose[*]}" "${CARGO:-cargo}" test --locked --features failpoints --test it compose:: -- --test-threads 1 2>&1 |
   tee "$log" || status=$?
 scripts/test-summary.sh <"$log"
 rm -f "$log"

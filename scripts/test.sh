@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests (unit, integration, documentation) and closes with the list of what was skipped and one line:
-# `N passed, N failed, N skipped`. Arguments go to `cargo test`.
+# `N passed, N failed, N skipped`. Arguments go to `cargo test`. Built with the feature `failpoints`, which lets tests
+# kill a worker at each border of its flow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +11,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 status=0
-"${CARGO:-cargo}" test --locked --no-fail-fast "$@" </dev/null 2>&1 | tee "$log" || status=$?
+"${CARGO:-cargo}" test --locked --features failpoints --no-fail-fast "$@" </dev/null 2>&1 | tee "$log" || status=$?
 
 scripts/test-summary.sh <"$log"
 if [ "$status" != 0 ] && ! grep -q '^test result: FAILED' "$log"; then

@@ -17,11 +17,13 @@
 //! | [`config`] | `tickwatch.toml`, the environment, flags |
 //! | [`telemetry`], [`http`] | logs and metrics; `/metrics`, `/healthz`, `/readyz` |
 //! | [`sandbox`] | a private Redis and a private Kafka broker, for the demo and the tests |
+//! | `failpoint` | where a test lets the process die |
 //! | [`cli`] | one file a subcommand |
 
 pub mod cli;
 pub mod config;
 pub mod domain;
+mod failpoint;
 pub mod http;
 pub mod input;
 pub mod kafka;

@@ -1,14 +1,21 @@
 -- Candles: how ticks merge into a stored one. The hash and the fields sent are the same names.
 
 local CANDLE = {'open', 'high', 'low', 'close', 'volume', 'count', 'open_ts', 'close_ts', 'status', 'revision'}
+local NUMBERS = 8 -- of these fields
 
--- Reads a candle: a table by field, `new` if there is none. Second result: the error of a key of another type.
+-- Reads a candle: a table by field, `new` if there is none. Second result: the error of a key of another type, or of
+-- a field that is no number.
 local function read_candle(name)
   local values = redis.pcall('HMGET', name, unpack(CANDLE))
   if values.err then return nil, name .. ': ' .. values.err end
   if not values[1] then return {new = true} end
   local candle = {}
-  for i, field in ipairs(CANDLE) do candle[field] = values[i] end
+  for i, field in ipairs(CANDLE) do
+    if i <= NUMBERS and not is_number(values[i]) then
+      return nil, name .. ': ' .. field .. ' ' .. (values[i] or '(none)') .. ' is no number'
+    end
+    candle[field] = values[i]
+  end
   return candle
 end
 

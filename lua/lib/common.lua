@@ -43,6 +43,24 @@ local function refused(token, next_offset, watermark)
   if next_offset ~= ARGV[3] or (watermark or '') ~= ARGV[4] or outbox_tail() ~= ARGV[5] then return {'MOVED'} end
 end
 
+-- A right that was taken away since the probe would end a script between two of its writes. So it is asked for all of
+-- them before the first: one key of each family stands for the others.
+local function check_rights()
+  local writes = {
+    {'HSET', SOURCE, 'field', 'value'}, {'HDEL', SOURCE, 'field'},
+    {'ZADD', DUE, '0', 'member'}, {'ZREM', DUE, 'member'}, {'XADD', OUTBOX, '*', 'field', 'value'},
+    {'HSET', key('last', '%probe'), 'field', 'value'}, {'HSET', key('fired', '%probe'), 'field', 'value'},
+    {'HDEL', key('fired', '%probe'), 'field'}, {'HSET', key('ohlc', '%probe'), 'field', 'value'},
+    {'PEXPIRE', key('ohlc', '%probe'), '1'}, {'ZREM', key('rules', '%probe', ':edge'), 'member'},
+    {'HDEL', key('rules', '%probe', ':opts'), 'field'}, {'SADD', NAMESPACE .. 'symbols', 'member'},
+  }
+  for _, words in ipairs(writes) do
+    if not redis.acl_check_cmd(unpack(words)) then
+      error({err = 'NOPERM this user may not call ' .. words[1] .. ' on ' .. words[2]})
+    end
+  end
+end
+
 -- End of the earliest open window, '' if none is open.
 local function next_due()
   return redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or ''
@@ -56,6 +74,11 @@ local function plain(x)
   exponent = tonumber(exponent)
   if exponent < 0 then return sign .. '0.' .. ('0'):rep(-exponent - 1) .. whole .. fraction end
   return sign .. whole .. fraction .. ('0'):rep(exponent - #fraction)
+end
+
+-- Whether a stored text is a number as this service writes them; tonumber takes nan, inf, 0x and exponents too.
+local function is_number(text)
+  return tonumber(text) and not text:find('[^%d%.%-]')
 end
 
 -- Adds entries to the outbox, ids counting on from its tail. `outputs` are {offset =, fields = {...}} in order of

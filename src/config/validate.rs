@@ -12,7 +12,7 @@ use super::{Config, ConfigError, DEFAULT_REDIS_URL, LatePolicy, Scalar, mask_url
 
 /// Used where `[kafka.consumer]` does not say otherwise, ms.
 const SESSION_TIMEOUT_MS: i64 = 6_000;
-const HEARTBEAT_INTERVAL_MS: i64 = 1_000;
+const HEARTBEAT_INTERVAL_MS: i64 = 100;
 const MAX_POLL_INTERVAL_MS: i64 = 300_000;
 
 /// Kafka's bound on a topic's name, bytes.

@@ -34,6 +34,9 @@ use crate::input::{ChunkBuilder, Decoder, RawRecord};
 const POLL_TIMEOUT: Duration = Duration::from_millis(10);
 /// The same while a positioning is on its way.
 const POLL_TIMEOUT_BUSY: Duration = Duration::from_millis(1);
+/// How often librdkafka's own thread is woken. It sends a heartbeat, and so hears of a rebalance, only when it is
+/// awake; while nothing is asked of it, it sleeps for a second at a time, whatever `heartbeat.interval.ms` says.
+const WAKE: Duration = Duration::from_millis(50);
 /// Records taken from the queue before they are handed on.
 const DRAIN: usize = 4096;
 /// Polls before `is_assigned` is answered. A rebalance event is behind nothing but records that are void by then
@@ -68,6 +71,7 @@ pub(super) fn start(
         max_buffered: max_buffered.max(1),
         positioning: Vec::new(),
         questions: Vec::new(),
+        woken: Instant::now(),
     };
     thread::Builder::new().name("kafka-poll".into()).spawn(move || poller.run())
 }
@@ -79,6 +83,7 @@ struct Poller {
     max_buffered: usize,
     positioning: Vec<Positioning>,
     questions: Vec<(i32, oneshot::Sender<bool>)>,
+    woken: Instant,
 }
 
 /// A [`Command::ReadFrom`] on its way.
@@ -98,6 +103,7 @@ impl Poller {
             self.answer_questions();
             self.position();
             self.balance();
+            self.wake();
         }
         self.leave();
     }
@@ -265,8 +271,7 @@ impl Poller {
                         feeder,
                         paused: false,
                     });
-                    let list = self.context.list(one.partition, None);
-                    self.log_failed("resuming", one.partition, self.consumer.resume(&list));
+                    self.resume(one.partition, one.offset);
                 }
                 None
             }
@@ -316,6 +321,17 @@ impl Poller {
         }
     }
 
+    /// Resumes a paused partition at `next`; whether it succeeded. To resume does not wake the thread that fetches from
+    /// its broker, which sleeps up to a second while it has nothing to fetch. A seek does, but for one to offset 0.
+    fn resume(&self, partition: i32, next: Offset) -> bool {
+        let result = self.consumer.resume(&self.context.list(partition, None));
+        let resumed = self.log_failed("resuming", partition, result);
+        if let Seek::Failed(error) = self.seek(partition, next) {
+            self.log_failed("waking", partition, Err(error));
+        }
+        resumed
+    }
+
     fn put_in_anew(&self, partition: i32, offset: Offset) -> KafkaResult<()> {
         self.consumer.incremental_unassign(&self.context.list(partition, None))?;
         let list = self.context.list(partition, Some(offset));
@@ -334,9 +350,16 @@ impl Poller {
                 let result = self.consumer.pause(&self.context.list(partition, None));
                 reading.paused = self.log_failed("pausing", partition, result);
             } else if reading.paused && records <= self.max_buffered / 2 && bytes <= MAX_BUFFERED_BYTES / 2 {
-                let result = self.consumer.resume(&self.context.list(partition, None));
-                reading.paused = !self.log_failed("resuming", partition, result);
+                reading.paused = !self.resume(partition, reading.next);
             }
+        }
+    }
+
+    /// The answer is of no importance: any question that goes through librdkafka's own thread wakes it.
+    fn wake(&mut self) {
+        if self.woken.elapsed() >= WAKE {
+            self.woken = Instant::now();
+            let _ = self.consumer.rebalance_protocol();
         }
     }
 

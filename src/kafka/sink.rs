@@ -1,6 +1,7 @@
 //! Outputs, at least once: an idempotent producer, and an answer when all records of a batch are acknowledged.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::client::{KafkaSetupError, lock, log_line, producer_config};
 use crate::config::KafkaConfig;
+use crate::failpoint;
 
 /// Pause before a record is offered again to a producer whose queue is full.
 pub(super) const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(2);
@@ -156,7 +158,7 @@ impl Sink {
     pub fn new(kafka: &KafkaConfig) -> Result<Sink, KafkaSetupError> {
         let config = producer_config(kafka)?;
         let producer = config
-            .create_with_context(Deliveries)
+            .create_with_context(Deliveries::default())
             .map_err(|error| KafkaSetupError::of("producer", kafka, error))?;
         Ok(Sink { config, producer: Mutex::new(Arc::new(producer)) })
     }
@@ -177,7 +179,7 @@ impl Sink {
         if !Arc::ptr_eq(&current, broken) {
             return; // another batch was first
         }
-        match self.config.create_with_context(Deliveries) {
+        match self.config.create_with_context(Deliveries::default()) {
             Ok(producer) => *current = Arc::new(producer),
             Err(error) => tracing::error!(%error, "a new producer could not be made"),
         }
@@ -195,6 +197,7 @@ async fn send_all(producer: &SinkProducer, records: &[OutRecord]) -> Result<(), 
         }
     }
     drop(flight);
+    failpoint::pass("outputs_enqueued");
     landed.await.expect("a flight sends its result when it is dropped, and the last acknowledgement drops it")
 }
 
@@ -245,10 +248,19 @@ impl Drop for Flight {
 }
 
 /// Receives acknowledgements, from the producer's polling thread.
-pub(super) struct Deliveries;
+#[derive(Default)]
+pub(super) struct Deliveries {
+    /// The broker gave no producer id: a transaction before is still being ended. librdkafka asks again after half a
+    /// second, whatever it is configured to, and tells of it in its log only.
+    pub(super) put_off: AtomicBool,
+}
 
 impl ClientContext for Deliveries {
     fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
+        if fac == "GETPID" && message.ends_with(": retrying") {
+            self.put_off.store(true, Ordering::Relaxed);
+            return log_line(RDKafkaLogLevel::Debug, fac, message);
+        }
         log_line(level, fac, message);
     }
 

@@ -5,6 +5,7 @@
 //! polls it meanwhile, without which `commit_transaction` waits in steps of 100 ms.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,11 +23,17 @@ use super::sink::{
 };
 use crate::config::KafkaConfig;
 use crate::domain::{Position, SourcePartition};
+use crate::failpoint;
 
 /// Also the broker's bound on an open transaction, so beyond it the broker has aborted.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The producer before may have left a transaction that the broker must abort first.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often it is looked whether the broker has put a new producer off.
+const OPEN_LOOK: Duration = Duration::from_millis(10);
+/// Pause before another one is made; doubled up to the longest.
+const FIRST_REOPEN: Duration = Duration::from_millis(20);
+const LONGEST_REOPEN: Duration = Duration::from_millis(500);
 /// librdkafka takes an acknowledged record off its count a moment after it has told us.
 const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
@@ -155,12 +162,25 @@ impl fmt::Display for Cause {
 
 impl State {
     fn open(kafka: &KafkaConfig, id: Arc<str>) -> Result<State, SinkError> {
-        let producer = transactional_producer(kafka, &id)?;
-        producer.init_transactions(OPEN_TIMEOUT).map_err(|error| {
-            let permanent = error.rdkafka_error_code().is_some_and(|code| permanent_next_step(code).is_some());
-            open_error(&id, permanent, error.to_string())
-        })?;
-        Ok(State { id, producer: Some(producer), open: false, dead: None })
+        let deadline = Instant::now() + OPEN_TIMEOUT;
+        let mut pause = FIRST_REOPEN;
+        let mut state = State { id, producer: None, open: false, dead: None };
+        loop {
+            let producer = state.producer.insert(transactional_producer(kafka, &state.id)?);
+            match init_transactions(producer, deadline) {
+                Ok(true) => return Ok(state),
+                Ok(false) => {
+                    state.drop_producer();
+                    thread::sleep(pause);
+                    pause = LONGEST_REOPEN.min(pause * 2);
+                }
+                Err(error) => {
+                    let permanent =
+                        error.rdkafka_error_code().is_some_and(|code| permanent_next_step(code).is_some());
+                    return Err(open_error(&state.id, permanent, error.to_string()));
+                }
+            }
+        }
     }
 
     fn producer(&self) -> &SinkProducer {
@@ -204,6 +224,7 @@ impl State {
             }
         }
         drop(flight);
+        failpoint::pass("transaction_begun");
         if let Err(error) = retrying(deadline, |left| producer.send_offsets_to_transaction(offsets, group, left)) {
             return Err(Cause::Offsets(error, landed));
         }
@@ -212,6 +233,7 @@ impl State {
         while producer.in_flight_count() > 0 && Instant::now() < deadline {
             thread::sleep(SETTLE_PAUSE);
         }
+        failpoint::pass("transaction_filled");
         Ok(())
     }
 
@@ -283,12 +305,36 @@ impl State {
 }
 
 impl Drop for State {
-    /// Joining the producer's thread and flushing takes a while, and this may be an async thread.
     fn drop(&mut self) {
+        self.drop_producer();
+    }
+}
+
+impl State {
+    /// Joining the producer's thread and flushing takes a while, and this may be an async thread.
+    fn drop_producer(&mut self) {
         let producer = self.producer.take();
         let dropped = thread::Builder::new().name("kafka-drop".into()).spawn(move || drop(producer));
         if let Err(error) = dropped {
             tracing::warn!(id = %self.id, %error, "no thread to drop the producer on; dropped in place");
+        }
+    }
+}
+
+/// Gets the producer its id. False: the broker put it off, and another producer is the way to ask again soon.
+fn init_transactions(producer: &SinkProducer, deadline: Instant) -> Result<bool, KafkaError> {
+    loop {
+        match producer.init_transactions(OPEN_LOOK) {
+            Ok(()) => return Ok(true),
+            Err(error) => {
+                let waiting = error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut);
+                if !waiting || Instant::now() > deadline {
+                    return Err(error);
+                }
+            }
+        }
+        if producer.context().put_off.load(Ordering::Relaxed) {
+            return Ok(false);
         }
     }
 }
@@ -305,7 +351,7 @@ fn transactional_producer(kafka: &KafkaConfig, id: &str) -> Result<SinkProducer,
             config.set(key, value);
         }
     }
-    config.create_with_context(Deliveries).map_err(|error| refused(error.to_string()))
+    config.create_with_context(Deliveries::default()).map_err(|error| refused(error.to_string()))
 }
 
 fn open_error(id: &str, permanent: bool, reason: String) -> SinkError {

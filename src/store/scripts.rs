@@ -152,7 +152,7 @@ pub struct Effects {
     pub refused_matches: u64,
     /// `key member` of rules that do not parse.
     pub bad_rules: Vec<String>,
-    /// `symbol: error` of symbols with a key of a wrong type.
+    /// `symbol: error` of symbols with a key that cannot be used.
     pub poisoned: Vec<String>,
 }
 

@@ -64,7 +64,7 @@ const COUNTERS: [(&str, &str); 22] = [
     (FUTURE_TICKS, "Ticks too far ahead of their reference time."),
     (REFUSED_MATCHES, "Level rules that matched a tick beyond max_matches and did not fire."),
     (BAD_RULES, "Rules that cannot be read, each time one is met."),
-    (POISONED_KEYS, "Redis keys of the wrong type that stopped their symbol, each time one is met."),
+    (POISONED_KEYS, "Redis keys of the wrong type or content that stopped their symbol, each time one is met."),
     (LOST_CANDLES, "Due windows whose key held no candle."),
     (RECOVERIES, "Times something was missing at takeover and the configuration said to go on."),
     (FENCED, "Calls refused because another worker owns the partition."),

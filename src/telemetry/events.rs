@@ -193,12 +193,12 @@ pub fn bad_rules(rules: &[String]) {
     );
 }
 
-/// A symbol has a key of the wrong type (`problem` names both); its ticks go to the dead-letter topic until it is mended.
+/// A symbol has a key that cannot be used (`problem` names both); its ticks go to the dead-letter topic until it is mended.
 pub fn poisoned_key(partition: &SourcePartition, problem: &str) {
     counter!(catalogue::POISONED_KEYS).increment(1);
     throttled!(
         error, %partition, problem,
-        "a key has the wrong type and its symbol stands still; look at it with TYPE and rename or delete it"
+        "a key cannot be used and its symbol stands still; look at it with TYPE and HGETALL, then mend, rename or delete it"
     );
 }
 

@@ -274,12 +274,12 @@ pub enum Notice {
         refused_matches: u64,
         /// Rules that do not parse.
         bad_rules: Vec<String>,
-        /// Symbols with a key of a wrong type.
+        /// Symbols with a key that cannot be used.
         poisoned: Vec<String>,
     },
     /// A batch had too many outputs and is tried again in halves.
     Split,
-    /// Due windows whose candle is gone or is of a wrong type.
+    /// Due windows whose candle is gone or cannot be used.
     LostCandles(Vec<String>),
     /// Another worker claimed the partition.
     Fenced,

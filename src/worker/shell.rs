@@ -17,6 +17,7 @@ use super::protocol::{Command, Committed, Delivery, Event, Failure, Settings};
 use super::report::Reporter;
 use crate::config::{KafkaConfig, RedisConfig};
 use crate::domain::{Position, SourcePartition};
+use crate::failpoint;
 use crate::kafka::{
     Ends, Feed, OutRecord, Reader, Sink, SourceError, SourceHandle, TransactionError, TransactionalSink,
 };
@@ -150,6 +151,7 @@ impl Shell {
         if let Some(producer) = self.producer.take() {
             producer.abort().await;
         }
+        failpoint::pass("released");
         self.reporter.released(&self.machine.snapshot().phase);
     }
 
@@ -176,6 +178,7 @@ impl Shell {
         match feed {
             Some(Feed::Chunk(chunk)) => {
                 self.reporter.received(&chunk);
+                failpoint::pass("records_read");
                 self.hear(attempt, Event::Records(Arc::new(chunk)));
             }
             Some(Feed::End(position)) => self.hear(attempt, Event::End(position)),
@@ -207,6 +210,7 @@ impl Shell {
                 Event::Reading
             }
         };
+        cross(&event);
         self.hear(attempt, event);
     }
 
@@ -358,6 +362,27 @@ impl Shell {
                 Err(error) => store_failure(&reporter, "call Redis", &error),
             }
         });
+    }
+}
+
+/// The borders of the flow: something was done outside, and the machine has not heard of it.
+fn cross(event: &Event) {
+    match event {
+        Event::ProducerOpen => failpoint::pass("producer_open"),
+        Event::Committed(_) => failpoint::pass("committed_read"),
+        Event::StartCommitted => failpoint::pass("start_committed"),
+        Event::Claimed(..) => failpoint::pass("claimed"),
+        Event::Outbox(_) => failpoint::pass("outbox_read"),
+        Event::Beat(_) => failpoint::pass("beaten"),
+        Event::Reading => failpoint::pass("reading"),
+        Event::Applied(_) => failpoint::pass("applied"),
+        Event::Closed(_) => failpoint::pass("closed"),
+        Event::Advanced(_) => failpoint::pass("advanced"),
+        Event::Sent(_) => failpoint::pass("sent"),
+        Event::CommitDone => failpoint::pass("committed"),
+        Event::Transacted => failpoint::pass("transacted"),
+        Event::Trimmed => failpoint::pass("trimmed"),
+        _ => {}
     }
 }
 

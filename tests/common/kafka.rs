@@ -1,5 +1,7 @@
 //! Topics and records: made with acknowledgements, read up to the end offsets.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -89,8 +91,19 @@ pub(crate) async fn produce<M: Into<Message>>(
     topic: &str,
     messages: impl IntoIterator<Item = M>,
 ) -> anyhow::Result<Vec<(i32, i64)>> {
+    send_all(&producer(brokers)?, topic, messages).await
+}
+
+/// One producer a broker for all tests: a new one takes half a second to begin.
+fn producer(brokers: &str) -> anyhow::Result<FutureProducer> {
+    static PRODUCERS: Mutex<BTreeMap<String, FutureProducer>> = Mutex::new(BTreeMap::new());
+    let mut producers = PRODUCERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(producer) = producers.get(brokers) {
+        return Ok(producer.clone());
+    }
     let producer: FutureProducer = producer_config(brokers).create()?;
-    send_all(&producer, topic, messages).await
+    producers.insert(brokers.to_owned(), producer.clone());
+    Ok(producer)
 }
 
 /// [`produce`], within one transaction that is committed or aborted.

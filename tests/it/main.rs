@@ -1,7 +1,8 @@
 //! The integration tests: one binary, one Redis and one Kafka broker for all of them.
 //!
-//! A new module is one line in [`MODULES`]. `cargo test --test it NAME` runs what holds NAME; servers start only
-//! if a selected test needs them, and end with this process. What a machine lacks is a skip with its reason.
+//! A new module is one line in [`MODULES`]. `cargo test --features failpoints --test it NAME` runs what holds NAME;
+//! servers start only if a selected test needs them, and end with this process. What a machine or the build lacks is a
+//! skip with its reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that panics fails, which is what it should do
 #![allow(clippy::unnecessary_wraps)] // every case has the same type, whether it uses `?` or not
@@ -12,6 +13,7 @@ mod common;
 mod bounds;
 mod compose;
 mod corpus;
+mod deaths;
 mod end_to_end;
 mod exactly_once;
 mod exchanges;
@@ -34,6 +36,7 @@ mod scripts;
 mod secrets;
 mod sentinel;
 mod simulation;
+mod takeover;
 mod time;
 mod workers;
 mod wrong_at_claim;
@@ -47,6 +50,7 @@ const MODULES: &[Module] = &[
     Module::Cases(bounds::cases),
     Module::Cases(compose::cases),
     Module::Cases(corpus::cases),
+    Module::Cases(deaths::cases),
     Module::Cases(end_to_end::cases),
     Module::Cases(exactly_once::cases),
     Module::Cases(exchanges::cases),
@@ -66,6 +70,7 @@ const MODULES: &[Module] = &[
     Module::Cases(secrets::cases),
     Module::Cases(sentinel::cases),
     Module::Cases(simulation::cases),
+    Module::Cases(takeover::cases),
     Module::Cases(time::cases),
     Module::Cases(workers::cases),
     Module::Cases(wrong_at_claim::cases),

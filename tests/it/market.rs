@@ -177,11 +177,13 @@ impl<'s> Market<'s> {
         action: impl FnOnce() -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         const LOT: usize = 50;
+        const PAUSE: Duration = Duration::from_millis(150);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let load = scope.spawn(|| -> anyhow::Result<()> {
                 while !done.load(Ordering::Relaxed) {
                     self.send(walk.by_ref().take(LOT))?;
+                    thread::sleep(PAUSE);
                 }
                 Ok(())
             });
@@ -346,7 +348,8 @@ impl Tick {
         oracle::Tick { symbol, price: plain(self.price), volume: plain(self.volume), ts }
     }
 
-    fn json(&self) -> String {
+    /// The value of its record.
+    pub(crate) fn json(&self) -> String {
         let (price, volume) = (plain(self.price), plain(self.volume));
         format!(r#"{{"symbol":"{}","price":{price},"volume":{volume},"ts":{}}}"#, self.symbol, self.ts)
     }

@@ -25,6 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         a_redis_that_is_not_there_ends_the_start_with_its_address,
         a_redis_that_evicts_keys_is_refused,
         a_redis_cluster_is_refused,
+        a_right_that_redis_does_not_give_ends_the_start_with_its_name,
+        a_right_taken_away_is_waited_for_and_nothing_is_done_by_halves,
         a_redis_that_is_killed_and_comes_back_is_waited_for,
     ));
     cases.extend(cases!(Needs::Both;
@@ -79,6 +81,64 @@ fn a_redis_cluster_is_refused(stage: &Stage) -> anyhow::Result<()> {
     let redis = or_skip(Redis::start(&[("cluster-enabled", "yes")]))?;
     let said = failed_start(&on_redis(stage, redis.url())?)?;
     ensure!(said.contains("cluster_enabled:1") && said.contains("[redis] url"), "{said}");
+    Ok(())
+}
+
+fn a_right_that_redis_does_not_give_ends_the_start_with_its_name(stage: &Stage) -> anyhow::Result<()> {
+    let redis = or_skip(Redis::start(&[]))?;
+    for (right, named) in [("-xadd", "XADD"), ("-hset", "HSET"), ("-zrangebyscore", "ZRANGEBYSCORE")] {
+        let said = failed_start(&on_redis(stage, limited_user(&redis, right)?)?)?;
+        let words = [&format!("the scripts need {named}"), "give the ACL user this command"];
+        ensure!(words.iter().all(|word| said.contains(*word)), "{said}");
+    }
+    Ok(())
+}
+
+/// A user with all rights but one; the URL with its name.
+fn limited_user(redis: &Redis, right: &str) -> anyhow::Result<String> {
+    let mut admin = harness::connect(&redis.url())?;
+    let () = redis::cmd("ACL")
+        .arg(&["SETUSER", "limited", "reset", "on", ">word", "~*", "+@all", right])
+        .query(&mut admin)?;
+    Ok(redis.url().replace("redis://", "redis://limited:word@"))
+}
+
+fn a_right_taken_away_is_waited_for_and_nothing_is_done_by_halves(stage: &Stage) -> anyhow::Result<()> {
+    let redis = or_skip(Redis::start(&[]))?;
+    let config = on_redis(stage, limited_user(&redis, "+xadd")?)?;
+    create_topics(stage, &config, 1)?;
+    watch(&redis.url(), &config, "BBCA")?;
+    let mut worker = Worker::start(&config)?;
+    worker.wait_ready()?;
+    stage.produce(&config.kafka.topic, ticks("BBCA", 0, 0..10))?;
+    wait_notified(stage, &config, &worker, 5)?;
+
+    let source = format!("{}source:{}/0", config.namespace, config.kafka.topic);
+    let mut admin = harness::connect(&redis.url())?;
+    for (number, right) in ["xadd", "zadd", "pexpire"].into_iter().enumerate() {
+        let before: i64 = admin.hget(&source, "next_offset")?;
+        let () = redis::cmd("ACL").arg(&["SETUSER", "limited", &format!("-{right}")]).query(&mut admin)?;
+        let first = 10 + 10 * number as i64;
+        stage.produce(&config.kafka.topic, ticks("BBCA", 0, first..first + 10))?;
+        wait_until(PATIENCE, "/readyz to name the right", || {
+            let wanted = ["NOPERM", "give the ACL user this command"];
+            worker
+                .page("/readyz")
+                .is_ok_and(|(status, body)| status == 503 && wanted.iter().all(|word| body.contains(word)))
+        })
+        .with_context(|| worker.logs())?;
+        ensure!(worker.get("/metrics")?.contains("tickwatch_redis_errors_total{kind=\"refused\"}"));
+        ensure!(
+            admin.hget::<_, _, i64>(&source, "next_offset")? == before,
+            "the position moved without its outputs"
+        );
+        let () = redis::cmd("ACL").arg(&["SETUSER", "limited", &format!("+{right}")]).query(&mut admin)?;
+        worker.wait_ready()?;
+        let found = wait_notified(stage, &config, &worker, first as usize / 2 + 5)?;
+        let wanted: Vec<String> =
+            (1..first + 10).step_by(2).map(|n| format!("{}/0/{n}/edge/>=/alice", config.kafka.topic)).collect();
+        ensure!(found == wanted, "{found:?} is not {wanted:?}");
+    }
     Ok(())
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_reset_starts_a_new_generation_without_what_was_pending,
         time_passes_at_the_pace_of_the_clock_on_the_partitions_own_time_line,
         a_heartbeat_says_what_holds_time_back_and_since_when,
-        a_key_of_the_wrong_type_stops_its_own_symbol_only,
+        a_key_that_cannot_be_used_stops_its_own_symbol_only,
         what_a_stopped_symbol_would_have_sent_does_not_count_against_the_batch,
         a_window_whose_candle_is_gone_is_reported_and_not_sent,
         rules_that_do_not_parse_are_skipped_and_counted,
@@ -443,11 +443,13 @@ fn a_heartbeat_says_what_holds_time_back_and_since_when(stage: &Stage) -> anyhow
     Ok(())
 }
 
-fn a_key_of_the_wrong_type_stops_its_own_symbol_only(stage: &Stage) -> anyhow::Result<()> {
+fn a_key_that_cannot_be_used_stops_its_own_symbol_only(stage: &Stage) -> anyhow::Result<()> {
     type Name = fn(&tickwatch::store::Keys) -> String;
+    let last: Name = |keys| keys.last("X");
+    let candle: Name = |keys| keys.candle("X", interval("1s"), BEGIN);
     let families: [(Name, &str); 8] = [
-        (|keys| keys.last("X"), "last:X"),
-        (|keys| keys.candle("X", interval("1s"), BEGIN), "ohlc:X:1s:"),
+        (last, "last:X"),
+        (candle, "ohlc:X:1s:"),
         (|keys| keys.edge_rules("X"), "rules:X:edge"),
         (|keys| keys.level_rules("X", "above"), "rules:X:level:above"),
         (|keys| keys.level_rules("X", "below"), "rules:X:level:below"),
@@ -456,42 +458,68 @@ fn a_key_of_the_wrong_type_stops_its_own_symbol_only(stage: &Stage) -> anyhow::R
         (|keys| keys.fired("X"), "fired:X"),
     ];
     for (name, shown) in families {
-        let mut world = world(stage);
-        for symbol in ["X", "Y"] {
-            world.put_rule(symbol, "level:above", "> a", 0.0, &Options::None);
-        }
-        let poisoned = name(world.keys());
-        let _: () = redis::cmd("DEL").arg(&poisoned).query(&mut world.redis)?;
-        let _: () = redis::cmd("SET").arg(&poisoned).arg("not mine").query(&mut world.redis)?;
-        // Options and firings are read when a rule is in reach; above is poisoned in one family only.
-        let ticks = [("X", "1"), ("Y", "2"), ("X", "3")];
-        let ticks =
-            ticks.map(|(symbol, text)| LogTick { symbol, price: price(text), volume: volume("1"), ts: BEGIN });
-        let log = [LogRecord { offset: 0, content: Content::Ticks(ticks.to_vec()) }];
-        let (batch, _) = settings().batch(&log, world.position(0), 1);
-        let (partition, guard) = (world.sides[0].partition.clone(), world.guard(0));
-        let applied = world.call(async |s, c| s.apply(c, &partition, &guard, &batch, true).await)?;
-        let scripts::Applied::Ok(effects) = applied else { panic!("{shown}: {applied:?}") };
-
-        assert_eq!(effects.poisoned.len(), 1, "{shown}: {:?}", effects.poisoned);
-        let outputs: Vec<&Output> = effects.outputs.iter().map(|entry| &entry.output).collect();
-        match outputs[..] {
-            [Output::DeadLetter { reason }, Output::Notification(fired)] => {
-                assert!(reason.contains(shown) && reason.contains("WRONGTYPE"), "{reason}");
-                assert_eq!(fired.symbol, "Y");
-            }
-            _ => panic!("{shown}: {outputs:?}"),
-        }
-        let kept: String = world.redis.get(&poisoned)?;
-        assert_eq!(kept, "not mine");
-        let (last, candle) = (world.keys().last("X"), world.keys().candle("X", interval("1s"), BEGIN));
-        for key in [last, candle].iter().filter(|key| **key != poisoned) {
-            assert!(!world.redis.exists::<_, bool>(key)?, "{shown}: {key} was written");
-        }
-        assert_eq!(world.redis.hget::<_, _, String>(world.keys().last("Y"), "price")?, "2");
-        let dead: i64 = world.redis.hget(world.keys().source(&partition), "dead_letters")?;
-        assert_eq!(dead, 1, "{shown}");
+        stops_its_own_symbol_only(stage, name, &["SET", "not mine"], &[shown, "WRONGTYPE"])?;
     }
+    let number = |field, text| ["HSET", "price", "9500", "ts", "1", field, text];
+    stops_its_own_symbol_only(stage, last, &number("price", "cheap"), &["last:X: price cheap is no number"])?;
+    stops_its_own_symbol_only(stage, last, &number("price", "9.5e3"), &["price 9.5e3 is no number"])?;
+    stops_its_own_symbol_only(stage, last, &number("price", "nan"), &["price nan is no number"])?;
+    stops_its_own_symbol_only(stage, last, &number("ts", ""), &["last:X: ts  is no number"])?;
+    for field in ["high", "volume", "count", "close_ts"] {
+        let mut damaged = vec!["HSET"];
+        for field in ["open", "high", "low", "close", "volume", "count", "open_ts", "close_ts"] {
+            damaged.extend([field, "1"]);
+        }
+        damaged.extend([field, "inf"]);
+        stops_its_own_symbol_only(stage, candle, &damaged, &["ohlc:X:1s:", &format!("{field} inf is no number")])?;
+    }
+    Ok(())
+}
+
+/// Writes a key of the symbol X by hand: its tick becomes a dead letter with these words, nothing of it is written or
+/// deleted, and Y goes through.
+fn stops_its_own_symbol_only(
+    stage: &Stage,
+    name: impl Fn(&tickwatch::store::Keys) -> String,
+    by_hand: &[&str],
+    words: &[&str],
+) -> anyhow::Result<()> {
+    let mut world = world(stage);
+    let shown = by_hand;
+    for symbol in ["X", "Y"] {
+        world.put_rule(symbol, "level:above", "> a", 0.0, &Options::None);
+    }
+    let poisoned = name(world.keys());
+    let _: () = redis::cmd("DEL").arg(&poisoned).query(&mut world.redis)?;
+    let _: () = redis::cmd(by_hand[0]).arg(&poisoned).arg(&by_hand[1..]).query(&mut world.redis)?;
+    let before: Vec<u8> = redis::cmd("DUMP").arg(&poisoned).query(&mut world.redis)?;
+    // Options and firings are read when a rule is in reach; above is poisoned in one family only.
+    let ticks = [("X", "1"), ("Y", "2"), ("X", "3")];
+    let ticks = ticks.map(|(symbol, text)| LogTick { symbol, price: price(text), volume: volume("1"), ts: BEGIN });
+    let log = [LogRecord { offset: 0, content: Content::Ticks(ticks.to_vec()) }];
+    let (batch, _) = settings().batch(&log, world.position(0), 1);
+    let (partition, guard) = (world.sides[0].partition.clone(), world.guard(0));
+    let applied = world.call(async |s, c| s.apply(c, &partition, &guard, &batch, true).await)?;
+    let scripts::Applied::Ok(effects) = applied else { panic!("{shown:?}: {applied:?}") };
+
+    assert_eq!(effects.poisoned.len(), 1, "{shown:?}: {:?}", effects.poisoned);
+    let outputs: Vec<&Output> = effects.outputs.iter().map(|entry| &entry.output).collect();
+    match outputs[..] {
+        [Output::DeadLetter { reason }, Output::Notification(fired)] => {
+            assert!(words.iter().all(|word| reason.contains(word)), "{words:?} are not in {reason}");
+            assert_eq!(fired.symbol, "Y");
+        }
+        _ => panic!("{shown:?}: {outputs:?}"),
+    }
+    let kept: Vec<u8> = redis::cmd("DUMP").arg(&poisoned).query(&mut world.redis)?;
+    assert_eq!(kept, before, "{shown:?}");
+    let (last, candle) = (world.keys().last("X"), world.keys().candle("X", interval("1s"), BEGIN));
+    for key in [last, candle].iter().filter(|key| **key != poisoned) {
+        assert!(!world.redis.exists::<_, bool>(key)?, "{shown:?}: {key} was written");
+    }
+    assert_eq!(world.redis.hget::<_, _, String>(world.keys().last("Y"), "price")?, "2");
+    let dead: i64 = world.redis.hget(world.keys().source(&partition), "dead_letters")?;
+    assert_eq!(dead, 1, "{shown:?}");
     Ok(())
 }
 

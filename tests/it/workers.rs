@@ -24,8 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
 /// The session timeout of a worker's membership: the default, and the least that the broker allows.
 const SESSION: Duration = Duration::from_secs(6);
 
-/// A graceful leave is known to the others at their next heartbeat, 1 s at most. Within a busy machine's patience it is
-/// still told apart from a session that ran out.
+/// A graceful leave is known to the others at their next heartbeat. Within a busy machine's patience it is still told
+/// apart from a session that ran out.
 const HANDED_OVER: Duration = Duration::from_secs(5);
 
 fn three_workers_share_six_partitions(stage: &Stage) -> anyhow::Result<()> {
