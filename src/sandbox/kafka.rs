@@ -256,11 +256,12 @@ fn properties(directory: &Path, port: u16, controller: u16, login: Option<(&Logi
         for (store, pem) in [("keystore.pem", &login.keystore), ("truststore.pem", &login.truststore)] {
             fs::write(directory.join(store), pem).map_err(SandboxError::io(format!("write Kafka's {store}")))?;
         }
-        let plain: String =
-            login.users.iter().map(|(name, password)| format!(" user_{name}=\"{password}\"")).collect();
+        let plain: Vec<_> =
+            login.users.iter().map(|(name, password)| format!("user_{name}=\"{password}\"")).collect();
+        let plain = plain.join(" ");
         more = format!(
             "{LOGIN_SETTINGS}listener.name.sasl_ssl.plain.sasl.jaas.config=\
-             org.apache.kafka.common.security.plain.PlainLoginModule required{plain};\n"
+             org.apache.kafka.common.security.plain.PlainLoginModule required {plain};\n"
         );
     }
     Ok(format!(

@@ -14,7 +14,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases!(Needs::Nothing; every_seed_holds_what_its_target_demands)
 }
 
-const TARGETS: [(&str, fn(&[u8])); 7] = [
+/// Panics where the bytes show a fault.
+type Property = fn(&[u8]);
+
+const TARGETS: [(&str, Property); 7] = [
     ("commits", properties::commits),
     ("decimals", properties::decimals),
     ("decode", properties::decode),
