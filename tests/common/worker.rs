@@ -59,6 +59,9 @@ impl Worker {
 
         let mut command = program();
         command.current_dir(directory.path()).arg("--config").arg(&file).arg("run").args(arguments);
+        if config.redis.url.contains('@') {
+            command.env("TICKWATCH_REDIS__URL", &config.redis.url); // a file is written without secrets
+        }
         command.envs(environment.iter().copied());
         let process = Process::start(&command, &directory.path().join("log"))?;
         Ok(Worker { process, directory, http: config.http.listen })

@@ -14,10 +14,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases!(Needs::Nothing; every_seed_holds_what_its_target_demands)
 }
 
-/// What is done with one input.
-type Target = fn(&[u8]);
+/// Panics where the bytes show a fault.
+type Property = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 7] = [
+const TARGETS: [(&str, Property); 7] = [
     ("commits", properties::commits),
     ("decimals", properties::decimals),
     ("decode", properties::decode),

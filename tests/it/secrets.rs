@@ -100,8 +100,8 @@ fn no_command_prints_a_secret(stage: &Stage) -> anyhow::Result<()> {
         for (secrets, arguments, run) in running {
             let output = run.join().expect("running a command does not panic")?;
             assert_silent(&output, &secrets).with_context(|| format!("{arguments:?}"))?;
-            let debugged = String::from_utf8_lossy(&output.stderr).contains("Received SASL");
-            ensure!(arguments != ["status"] || debugged, "librdkafka's own words are among it: {output:?}");
+            let debugged = String::from_utf8_lossy(&output.stderr).contains("SASL");
+            ensure!(arguments[0] != "produce" || debugged, "librdkafka's own words are among it: {output:?}");
             let on_redis_only = ["rule", "candles"].contains(&arguments[0]);
             ensure!(!on_redis_only || output.status.success() == (secrets == right), "{arguments:?}: {output:?}");
         }
