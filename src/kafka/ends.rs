@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataPartition;
 
 use super::client::{Asking, KafkaSetupError, asking_config};
@@ -56,7 +56,15 @@ impl Ends {
         let topic = Arc::clone(&self.topic);
         let (start, end) = self
             .ask("the end offset", format!("{topic}/{partition}"), move |client| {
-                client.fetch_watermarks(&topic, partition, TIMEOUT)
+                let ask = || client.fetch_watermarks(&topic, partition, TIMEOUT);
+                match ask() {
+                    // Added since this client looked at the topic: it would look again after minutes.
+                    Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownPartition) => {
+                        client.fetch_metadata(Some(&topic), TIMEOUT)?;
+                        ask()
+                    }
+                    answer => answer,
+                }
             })
             .await?;
         Ok(LogRange { start: Offset(start), end: Offset(end) })

@@ -331,7 +331,9 @@ fn partitions_added_while_running_are_read_from_their_start(stage: &Stage) -> an
             stage.produce(&config.kafka.topic, ticks(symbol, number as i32, 0..10)).is_ok()
         })?;
     }
-    let mut found = wait_notified(stage, &config, &workers[0], 15)?;
+    let logs = || workers.iter().map(Worker::logs).collect::<Vec<_>>().join("\n");
+    let mut found = wait_notified(stage, &config, &workers[0], 15)
+        .with_context(|| format!("{:?}\n{}", notifications(stage, &config), logs()))?;
     let fired = |number: usize| (1..10).step_by(2).map(move |n| (number, n));
     let mut wanted: Vec<String> = (0..symbols.len())
         .flat_map(fired)
