@@ -158,6 +158,12 @@ impl PartitionStatus {
     /// `lagging for 12s: 4000 records behind`
     fn holds_back(&self, now: i64) -> String {
         let Some(state) = &self.state else {
+            if let Some(committed) = self.kafka.committed {
+                return format!(
+                    "offset {committed} is committed, but Redis holds no state: it is lost, or another Redis or namespace \
+                     has it; a worker does what [recovery] on_state_loss says"
+                );
+            }
             return "not claimed yet: start a worker with tickwatch run".to_owned();
         };
         let Some(word) = &state.state else {
@@ -201,6 +207,13 @@ mod tests {
         let status = Status::new(&Config::default(), vec![], Ok(BTreeMap::from([(0, kafka)])), 0);
         assert_eq!(status.partitions[0].lag, Some(5));
         assert!(status.text(0).contains("market-updates/0: not claimed yet: start a worker"));
+    }
+
+    #[test]
+    fn a_partition_whose_state_is_gone_is_not_called_new() {
+        let kafka = Progress { committed: Some(12), start_offset: Some(0), end_offset: Some(15) };
+        let status = Status::new(&Config::default(), vec![], Ok(BTreeMap::from([(0, kafka)])), 0);
+        assert!(status.text(0).contains("market-updates/0: offset 12 is committed, but Redis holds no state"));
     }
 
     #[test]

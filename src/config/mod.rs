@@ -284,6 +284,8 @@ pub enum Numbers {
 pub struct RecoveryConfig {
     /// A committed offset, but no state in Redis.
     pub on_state_loss: OnStateLoss,
+    /// Rebuild although there is no rule in Redis either.
+    pub rebuild_without_rules: bool,
     /// State in Redis, but no committed offset.
     pub on_offsets_lost: OnOffsetsLost,
     /// The log starts after the position.
@@ -463,6 +465,7 @@ impl Default for RecoveryConfig {
     fn default() -> Self {
         RecoveryConfig {
             on_state_loss: OnStateLoss::Stop,
+            rebuild_without_rules: false,
             on_offsets_lost: OnOffsetsLost::Stop,
             on_gap: OnGap::Stop,
             on_truncation: OnTruncation::Stop,

@@ -30,13 +30,15 @@ const CONSUMER_FIXED: &[(&str, &str)] = &[
 /// quiet the broker holds that one so long (usually 500 ms). `queued.min.messages`: read ahead, a partition; a
 /// pause throws it away, so the usual 100,000 would be fetched several times over while the worker is behind.
 /// `heartbeat.interval.ms`: a member hears of a rebalance by the answer to its next heartbeat, so that is what a
-/// takeover waits for beside the session timeout (usually 3 s).
+/// takeover waits for beside the session timeout (usually 3 s). `topic.metadata.refresh.interval.ms`: so long may added
+/// partitions wait until somebody reads them (usually 5 min).
 const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
     ("fetch.queue.backoff.ms", "10"),
     ("fetch.wait.max.ms", "100"),
     ("queued.min.messages", "10000"),
     ("session.timeout.ms", "6000"),
     ("heartbeat.interval.ms", "100"),
+    ("topic.metadata.refresh.interval.ms", "30000"),
 ];
 
 /// What every producer must be. The partitioner is the Java client's default, so that a key's outputs are where

@@ -56,14 +56,15 @@ impl Ends {
         let topic = Arc::clone(&self.topic);
         let (start, end) = self
             .ask("the end offset", format!("{topic}/{partition}"), move |client| {
-                client.fetch_watermarks(&topic, partition, TIMEOUT).or_else(|error| {
-                    // This client may have learned of the topic before the partition was added.
-                    if error.rdkafka_error_code() != Some(RDKafkaErrorCode::UnknownPartition) {
-                        return Err(error);
+                let ask = || client.fetch_watermarks(&topic, partition, TIMEOUT);
+                match ask() {
+                    // Added since this client looked at the topic: it would look again after minutes.
+                    Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownPartition) => {
+                        client.fetch_metadata(Some(&topic), TIMEOUT)?;
+                        ask()
                     }
-                    client.fetch_metadata(Some(&topic), TIMEOUT)?;
-                    client.fetch_watermarks(&topic, partition, TIMEOUT)
-                })
+                    answer => answer,
+                }
             })
             .await?;
         Ok(LogRange { start: Offset(start), end: Offset(end) })

@@ -5,6 +5,7 @@
 //!                  SourceEvent::Revoked  ─→ finish, commit ─→ drop Done
 //! ```
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak, mpsc as std_mpsc};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{Consumer, ConsumerGroupMetadata};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use tokio::sync::{mpsc, oneshot};
 
 use super::client::{KafkaSetupError, consumer_config};
@@ -257,7 +259,13 @@ fn committed_blocking(
     let Some(element) = answer.find_partition(topic, partition) else { return Ok(None) };
     element.error().map_err(failed)?;
     Ok(match element.offset() {
-        rdkafka::Offset::Offset(offset) => Some(Committed::new(Offset(offset), element.metadata())),
+        rdkafka::Offset::Offset(offset) => Some(Committed::new(Offset(offset), &metadata_of(&element))),
         _ => None,
     })
+}
+
+/// The binding panics over bytes that are no text; to us they are metadata of somebody else.
+fn metadata_of(element: &TopicPartitionListElem<'_>) -> String {
+    let read = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
+    read.unwrap_or_else(|_| "bytes that are no text".to_owned())
 }

@@ -81,7 +81,8 @@ impl Machine {
             Event::Rules(false) => self.stop(
                 "state_loss",
                 "on_state_loss = \"rebuild\", but there are no rules in Redis either: their notifications would be lost. \
-                 Put them back (tickwatch rule apply), or add one, then restart"
+                 Put them back (tickwatch rule apply), or add one, then restart; or set [recovery] \
+                 rebuild_without_rules = true"
                     .into(),
             ),
             Event::Outbox(entries) => self.take_outbox(entries),
@@ -156,6 +157,11 @@ impl Machine {
     fn found_state(&mut self, now: Mono, token: Token, state: State) {
         let found = match &self.takeover.committed {
             Some(Committed::At(position)) => Ok(*position),
+            Some(Committed::Unreadable(offset, metadata)) if metadata.is_empty() => {
+                let moved = Position { offset: *offset, watermark: Watermark::NEVER };
+                self.tell(moved_by_hand(state.position.offset, moved.offset));
+                Ok(moved)
+            }
             Some(Committed::Unreadable(offset, metadata)) => {
                 Err(format!("offset {offset} was committed by something else (metadata {metadata:?})"))
             }
@@ -206,6 +212,9 @@ impl Machine {
             WhyRange::Rebuild => {
                 self.takeover.start = Some(start);
                 self.tell(format!("no state in Redis: reading the retained log again from offset {start}, muted"));
+                if self.settings.recovery.rebuild_without_rules {
+                    return self.claim(self.takeover.start, false);
+                }
                 self.commands.push(Command::LookForRules);
             }
             WhyRange::Check => self.check_range(start, end),
@@ -316,4 +325,18 @@ impl Machine {
         self.rereading = true;
         self.enter_running(now, token, state.position, state.tail);
     }
+}
+
+/// What a committed offset without metadata means: a tool put it there.
+fn moved_by_hand(state: Offset, committed: Offset) -> String {
+    if committed > state {
+        return format!(
+            "the committed offset was moved by hand from {state} to {committed}: the records between are processed, and \
+             what they fire is not sent"
+        );
+    }
+    format!(
+        "the committed offset was moved by hand to {committed}, the state is at {state}: what was delivered is not sent \
+         again; to have it again, run another group over the log, with a namespace and output topics of its own"
+    )
 }

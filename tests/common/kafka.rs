@@ -240,5 +240,6 @@ fn client_config(brokers: &str) -> ClientConfig {
 fn producer_config(brokers: &str) -> ClientConfig {
     let mut config = client_config(brokers);
     config.set("partitioner", "murmur2_random").set("enable.idempotence", "true").set("linger.ms", "2");
+    config.set("topic.metadata.refresh.interval.ms", "500"); // partitions come and go in tests
     config
 }

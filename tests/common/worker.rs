@@ -106,6 +106,11 @@ impl Worker {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
+    /// Its configuration.
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.directory.path().join("tickwatch.toml")
+    }
+
     /// The file it writes to.
     pub(crate) fn log_file(&self) -> PathBuf {
         self.directory.path().join("log")

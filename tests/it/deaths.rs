@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use redis::Commands as _;
 use rustix::process::Signal;
-use tickwatch::config::{Guarantee, Scalar};
+use tickwatch::config::{Guarantee, OnStateLoss, Scalar};
 
 use crate::harness::{Case, Needs, Stage, Worker, cases, skip};
 use crate::market::{Market, SETTLED, put_rules, walk};
@@ -65,6 +65,8 @@ deaths! {
     a_transaction_is_committed_exactly_once: ExactlyOnce, Load, "transacted", 3;
     the_outbox_is_trimmed: AtLeastOnce, Load, "trimmed", 2;
     the_outbox_is_trimmed_exactly_once: ExactlyOnce, Load, "trimmed", 3;
+    the_state_is_being_rebuilt: AtLeastOnce, Rebuild, "applied", 4;
+    the_state_is_being_rebuilt_exactly_once: ExactlyOnce, Rebuild, "closed", 2;
     the_partition_is_given_up: AtLeastOnce, Stop, "released", 1;
     the_partition_is_given_up_exactly_once: ExactlyOnce, Stop, "released", 2;
 }
@@ -76,6 +78,8 @@ enum Scene {
     Load,
     /// It takes over what another death left: applied, not delivered.
     Takeover,
+    /// Redis lost all but the rules, and it reads the log again.
+    Rebuild,
     /// It has read everything, and time passes on evidence.
     Silence,
     /// It was told to end.
@@ -101,6 +105,7 @@ fn die_and_compare(
     let mut market = Market::open(stage, 2, |config| {
         config.kafka.processing_guarantee = guarantee;
         config.worker.max_batch = 20; // several passings of each point
+        config.recovery.on_state_loss = OnStateLoss::Rebuild;
         // The dead are missed sooner.
         config.kafka.consumer.insert("session.timeout.ms".into(), Scalar("1000".into()));
         if scene == Scene::Silence {
@@ -111,13 +116,22 @@ fn die_and_compare(
     let mut ticks = walk(SEED);
     market.send(ticks.by_ref().take(400))?;
 
+    if scene == Scene::Rebuild {
+        let mut before = Worker::start(&market.config)?;
+        market.wait_delivered()?;
+        before.kill()?;
+        let mut redis = market.redis()?;
+        let keys: Vec<String> = redis.keys(market.key("*"))?;
+        let lost: Vec<String> = keys.into_iter().filter(|key| !key.contains(":rules:")).collect();
+        let () = redis.del(lost)?;
+    }
     if scene == Scene::Takeover {
         let mut before = start(&market, "applied", 5)?;
         expect_death(&mut before, "applied")?;
     }
     let mut dying = start(&market, point, passing)?;
     match scene {
-        Scene::Silence => {}
+        Scene::Silence | Scene::Rebuild => {}
         Scene::Load | Scene::Takeover => market.under_load(&mut ticks, || dying.wait(PATIENCE).map(drop))?,
         Scene::Stop => market.under_load(&mut ticks, || {
             market.wait_under_way()?;

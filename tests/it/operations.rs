@@ -2,11 +2,14 @@
 //! truth, a Redis that goes away and comes back is waited for, a stop is in good order.
 
 use std::process::Output;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
+use rdkafka::client::DefaultClientContext;
 use redis::Commands as _;
-use tickwatch::config::{Config, Scalar};
+use tickwatch::config::{Config, Guarantee, Scalar};
 use tickwatch::sandbox::Redis;
 
 use crate::harness::{
@@ -34,6 +37,9 @@ pub(crate) fn cases() -> Vec<Case> {
         health_readiness_and_metrics_tell_of_a_worker_at_work,
         a_worker_told_to_end_ends_well,
         a_note_too_large_for_the_producer_stops_its_partition_only,
+        a_note_too_large_for_the_transaction_stops_its_partition_only,
+        partitions_added_while_running_are_read_from_their_start,
+        ticks_mostly_in_the_future_are_said_to_be_this_machines_clock,
     ));
     cases
 }
@@ -296,9 +302,89 @@ fn a_redis_that_is_killed_and_comes_back_is_waited_for(stage: &Stage) -> anyhow:
     Ok(())
 }
 
-fn a_note_too_large_for_the_producer_stops_its_partition_only(stage: &Stage) -> anyhow::Result<()> {
+fn partitions_added_while_running_are_read_from_their_start(stage: &Stage) -> anyhow::Result<()> {
     let mut config = stage.config();
     quick(&mut config);
+    config.kafka.consumer.insert("topic.metadata.refresh.interval.ms".into(), Scalar("500".into()));
+    create_topics(stage, &config, 1)?;
+    let symbols = ["BBCA", "TLKM", "GOTO"];
+    for symbol in symbols {
+        watch(stage.redis_url(), &config, symbol)?;
+    }
+    let mut workers = [Worker::start(&config)?, Worker::start(&config)?];
+    for worker in &mut workers {
+        worker.wait_ready()?;
+    }
+    stage.produce(&config.kafka.topic, ticks("BBCA", 0, 0..10))?;
+    wait_notified(stage, &config, &workers[0], 5)?;
+
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", stage.brokers()).create()?;
+    for added in stage.block_on(
+        admin.create_partitions(&[NewPartitions::new(&config.kafka.topic, symbols.len())], &AdminOptions::new()),
+    )? {
+        added.map_err(|(topic, code)| anyhow::anyhow!("add partitions to {topic}: {code}"))?;
+    }
+    // Their first records are there before any worker knows of them.
+    for (number, symbol) in symbols.into_iter().enumerate().skip(1) {
+        wait_until(PATIENCE, "the broker to take records of a new partition", || {
+            stage.produce(&config.kafka.topic, ticks(symbol, number as i32, 0..10)).is_ok()
+        })?;
+    }
+    let logs = || workers.iter().map(Worker::logs).collect::<Vec<_>>().join("\n");
+    let mut found = wait_notified(stage, &config, &workers[0], 15)
+        .with_context(|| format!("{:?}\n{}", notifications(stage, &config), logs()))?;
+    let fired = |number: usize| (1..10).step_by(2).map(move |n| (number, n));
+    let mut wanted: Vec<String> = (0..symbols.len())
+        .flat_map(fired)
+        .map(|(number, n)| format!("{}/{number}/{n}/edge/>=/alice", config.kafka.topic))
+        .collect();
+    found.sort();
+    wanted.sort();
+    ensure!(found == wanted, "{found:?} is not {wanted:?}");
+    Ok(())
+}
+
+fn ticks_mostly_in_the_future_are_said_to_be_this_machines_clock(stage: &Stage) -> anyhow::Result<()> {
+    const AHEAD: i64 = 12;
+    let mut config = stage.config();
+    quick(&mut config);
+    create_topics(stage, &config, 1)?;
+    let mut worker = Worker::start(&config)?;
+    worker.wait_ready()?;
+    let hour = Duration::from_hours(1).as_millis() as i64;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
+    let send = |count: i64, ts: i64| {
+        let value = serde_json::json!({ "symbol": "BBCA", "price": 9_400, "volume": 1, "ts": ts }).to_string();
+        stage.produce(&config.kafka.topic, (0..count).map(|_| ("BBCA", value.clone())))
+    };
+    send(AHEAD, now + hour)?;
+    wait_until(PATIENCE, "/readyz to doubt the clock", || {
+        worker
+            .page("/readyz")
+            .is_ok_and(|(status, body)| status == 503 && body.contains("check this machine's clock"))
+    })
+    .with_context(|| worker.logs())?;
+    let metrics = worker.get("/metrics")?;
+    ensure!(metrics.contains(&format!("tickwatch_future_ticks_total {AHEAD}")), "{metrics}");
+    ensure!(worker.logs().contains("tick from the future; check the sender's clock, this machine's clock"));
+
+    send(AHEAD + 1, now)?;
+    worker.wait_ready()
+}
+
+fn a_note_too_large_for_the_producer_stops_its_partition_only(stage: &Stage) -> anyhow::Result<()> {
+    a_note_too_large_stops_its_partition_only(stage, Guarantee::AtLeastOnce)
+}
+
+fn a_note_too_large_for_the_transaction_stops_its_partition_only(stage: &Stage) -> anyhow::Result<()> {
+    a_note_too_large_stops_its_partition_only(stage, Guarantee::ExactlyOnce)
+}
+
+fn a_note_too_large_stops_its_partition_only(stage: &Stage, guarantee: Guarantee) -> anyhow::Result<()> {
+    let mut config = stage.config();
+    quick(&mut config);
+    config.kafka.processing_guarantee = guarantee;
     config.kafka.producer.insert("message.max.bytes".into(), Scalar("1000".into()));
     create_topics(stage, &config, 2)?;
     for symbol in ["BBCA", "TLKM"] {
@@ -319,5 +405,8 @@ fn a_note_too_large_for_the_producer_stops_its_partition_only(stage: &Stage) -> 
     ensure!(found.iter().all(|id| id.starts_with(&format!("{}/1/", config.kafka.topic))), "{found:?}");
     let (_, reasons) = worker.page("/readyz")?;
     ensure!(!reasons.contains("partition 1"), "{reasons}");
+    ensure!(reasons.contains("shorten the rule's note, or raise max.message.bytes"), "{reasons}");
+    let metrics = worker.get("/metrics")?;
+    ensure!(metrics.contains("tickwatch_partitions_stopped_total{reason=\"produce\"} 1"), "{metrics}");
     Ok(())
 }

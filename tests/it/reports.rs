@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use redis::Commands as _;
-use tickwatch::config::{OnOffsetsLost, PriceZero, Scalar, TsUnit};
+use tickwatch::config::{PriceZero, Scalar, TsUnit};
 
 use crate::harness::{Case, Message, Needs, Stage, cases, wait_until};
 use crate::scene::{MINUTE, PATIENCE, Scene, intervals, now, tick, tick_of_volume, to};
@@ -29,8 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_jump_over_a_threshold_reports_the_price_it_jumped_to,
         every_crossing_fires_and_a_rule_set_to_fire_once_fires_once,
         an_empty_partition_beside_a_full_one_holds_no_candle_back,
-        offsets_moved_back_by_hand_stop_the_partition_by_default,
-        offsets_read_a_second_time_send_nothing_twice,
+        offsets_moved_back_by_hand_send_nothing_twice,
         a_partition_given_up_before_its_commit_sends_the_same_notification_id,
         flushed_scripts_are_loaded_again,
         a_candle_key_of_a_wrong_type_stops_its_symbol_only,
@@ -321,24 +320,8 @@ fn read_and_set_back(scene: &Scene) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn offsets_moved_back_by_hand_stop_the_partition_by_default(stage: &Stage) -> anyhow::Result<()> {
+fn offsets_moved_back_by_hand_send_nothing_twice(stage: &Stage) -> anyhow::Result<()> {
     let scene = Scene::new(stage)?;
-    read_and_set_back(&scene)?;
-
-    let worker = scene.start();
-    let mut reasons = Vec::new();
-    wait_until(PATIENCE, "a reason against being ready", || {
-        reasons = worker.reasons_against();
-        reasons.iter().any(|reason| reason.contains("on_offsets_lost"))
-    })?;
-    assert!(reasons[0].contains("offset 100 was committed by something else"), "{reasons:?}");
-    worker.stop()?;
-    assert_eq!(scene.notifications()?.len(), 300);
-    Ok(())
-}
-
-fn offsets_read_a_second_time_send_nothing_twice(stage: &Stage) -> anyhow::Result<()> {
-    let scene = Scene::with(stage, 1, |config| config.recovery.on_offsets_lost = OnOffsetsLost::Resume)?;
     read_and_set_back(&scene)?;
     let candles = scene.candles()?;
 

@@ -12,15 +12,18 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use redis::Commands as _;
-use tickwatch::config::{Config, OnGap, OnOffsetsLost, OnStateLoss, OnTruncation, Scalar};
+use tickwatch::config::{Config, LatePolicy, OnGap, OnOffsetsLost, OnStateLoss, OnTruncation, Scalar};
 
-use crate::harness::{Case, Isolation, Message, Needs, Stage, Worker, cases, wait_until};
+use crate::harness::{Case, Isolation, Message, Needs, Stage, Worker, cases, program, wait_until};
+use crate::market::{Market, put_rules, walk};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![Needs::Both;
         flushed_state_stops_the_partition,
         flushed_state_is_rebuilt_as_it_was_and_nothing_is_sent_again,
+        a_disorderly_log_is_rebuilt_as_it_was_and_nothing_is_sent_again,
         a_rebuild_without_rules_is_refused,
+        a_rebuild_without_rules_goes_through_when_told,
         resumed_without_state_it_goes_on_at_the_committed_offset,
         state_flushed_under_a_running_worker_stops_the_partition,
         deleted_offsets_stop_the_partition,
@@ -34,6 +37,8 @@ pub(crate) fn cases() -> Vec<Case> {
         a_topic_made_again_longer_stops_the_partition,
         a_topic_made_again_longer_starts_over_with_a_new_generation,
         the_namespace_of_another_group_is_refused,
+        an_offset_moved_forward_by_a_tool_mutes_what_it_skips,
+        an_offset_moved_back_by_a_tool_sends_nothing_again,
         an_offset_moved_forward_mutes_what_it_skips,
         an_offset_moved_back_sends_nothing_again,
     ]
@@ -87,7 +92,6 @@ impl<'a> Scene<'a> {
                 "symbol": "BBCA", "price": if n % 2 == 0 { 9_400 } else { 9_600 }, "volume": 1, "ts": BEGIN + n * 250
             })
             .to_string(),
-            timestamp: Some(BEGIN + n),
             ..Message::default()
         }
         };
@@ -238,7 +242,23 @@ fn expect_stopped(worker: &Worker, kind: &str, words: &[&str]) -> anyhow::Result
     let metrics = worker.get("/metrics")?;
     let counted = format!("tickwatch_partitions_stopped_total{{reason=\"{kind}\"}} 1");
     ensure!(metrics.contains(&counted), "{counted} is not in {metrics}");
-    Ok(())
+    expect_status(worker, kind, words)
+}
+
+/// What `tickwatch status` says. A partition that was never claimed cannot leave its reason in Redis.
+fn expect_status(worker: &Worker, kind: &str, words: &[&str]) -> anyhow::Result<()> {
+    let words: &[&str] = match kind {
+        "state_loss" => &["Redis holds no state", "on_state_loss"],
+        "other_group" => return Ok(()),
+        _ => words,
+    };
+    let mut said = String::new();
+    wait_until(PATIENCE, "tickwatch status to say it", || {
+        let output = program().arg("--config").arg(worker.config_file()).arg("status").output();
+        said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        words.iter().all(|word| said.contains(word))
+    })
+    .with_context(|| format!("{words:?} are not all in {said}"))
 }
 
 // ---- a committed offset, no state
@@ -268,7 +288,51 @@ fn a_rebuild_without_rules_is_refused(stage: &Stage) -> anyhow::Result<()> {
     let mut scene = Scene::at_rest(stage)?;
     scene.flush()?;
     scene.config.recovery.on_state_loss = OnStateLoss::Rebuild;
-    scene.expect_stop("state_loss", &["there are no rules in Redis", "tickwatch rule apply"])
+    scene.expect_stop(
+        "state_loss",
+        &["there are no rules in Redis", "tickwatch rule apply", "rebuild_without_rules = true"],
+    )
+}
+
+fn a_rebuild_without_rules_goes_through_when_told(stage: &Stage) -> anyhow::Result<()> {
+    let mut scene = Scene::at_rest(stage)?;
+    let before = scene.state()?;
+    scene.flush()?;
+    scene.config.recovery.on_state_loss = OnStateLoss::Rebuild;
+    scene.config.recovery.rebuild_without_rules = true;
+    scene.run_to_the_end()?;
+    ensure!(scene.state()? == before, "{:?} is not {before:?}", scene.state()?);
+    ensure!(scene.notified()? == scene.ids(0..BEFORE), "{:?}", scene.notified()?);
+    Ok(())
+}
+
+fn a_disorderly_log_is_rebuilt_as_it_was_and_nothing_is_sent_again(stage: &Stage) -> anyhow::Result<()> {
+    for late in [LatePolicy::Drop, LatePolicy::Divert, LatePolicy::Revise] {
+        let mut market = Market::open(stage, 2, |config| {
+            config.namespace = format!("{}:", stage.unique("rebuilt"));
+            config.candles.late = late;
+            config.recovery.on_state_loss = OnStateLoss::Rebuild;
+        })?;
+        put_rules(&mut market)?;
+        let mut ticks = walk(21);
+        let mut first = Worker::start(&market.config)?;
+        market.send(ticks.by_ref().take(1_500))?;
+        market.send_bad("SYM-1", "no JSON")?;
+        market.wait_delivered()?;
+        ensure!(first.stop()?.success(), "{}", first.logs());
+
+        let mut redis = market.redis()?;
+        let keys: Vec<String> = redis.keys(market.key("*"))?;
+        let lost: Vec<String> = keys.into_iter().filter(|key| !key.contains(":rules:")).collect();
+        let () = redis.del(lost)?;
+        let second = Worker::start(&market.config)?;
+        market.send(ticks.by_ref().take(500))?;
+        market.send_closing()?;
+        market.wait_delivered().with_context(|| second.logs())?;
+        ensure!(second.logs().contains("reading the retained log again from offset 0"), "{}", second.logs());
+        market.check_each_once(&[&second])?;
+    }
+    Ok(())
 }
 
 fn resumed_without_state_it_goes_on_at_the_committed_offset(stage: &Stage) -> anyhow::Result<()> {
@@ -324,7 +388,7 @@ fn offsets_committed_by_another_program_stop_the_partition(stage: &Stage) -> any
 
 fn offsets_committed_by_another_program_are_resumed_from_the_state(stage: &Stage) -> anyhow::Result<()> {
     let mut scene = Scene::at_rest(stage)?;
-    scene.commit(4, "")?;
+    scene.commit(4, "a tool was here")?;
     scene.config.recovery.on_offsets_lost = OnOffsetsLost::Resume;
     scene.produce(BEFORE..2 * BEFORE)?;
     scene.run_to_the_end()?;
@@ -398,6 +462,37 @@ fn the_namespace_of_another_group_is_refused(stage: &Stage) -> anyhow::Result<()
     let mut scene = Scene::at_rest(stage)?;
     let first = std::mem::replace(&mut scene.config.kafka.group, stage.unique("group"));
     scene.expect_stop("other_group", &[&format!("belongs to consumer group \"{first}\""), "a namespace of its own"])
+}
+
+/// As `kafka-consumer-groups.sh --reset-offsets` does: no metadata.
+fn an_offset_moved_forward_by_a_tool_mutes_what_it_skips(stage: &Stage) -> anyhow::Result<()> {
+    let scene = Scene::at_rest(stage)?;
+    scene.produce(BEFORE..2 * BEFORE)?;
+    scene.commit(16, "")?;
+    let said = scene.run_to_the_end()?;
+    let wanted = [scene.ids(0..BEFORE), scene.ids(16..2 * BEFORE)].concat();
+    ensure!(scene.notified()? == wanted, "{:?} is not {wanted:?}", scene.notified()?);
+    ensure!(scene.source_field("next_offset")? == "20", "what was skipped is processed all the same");
+    ensure!(said.contains("moved by hand from 10 to 16"), "{said}");
+    Ok(())
+}
+
+fn an_offset_moved_back_by_a_tool_sends_nothing_again(stage: &Stage) -> anyhow::Result<()> {
+    let scene = Scene::at_rest(stage)?;
+    scene.commit(4, "")?;
+    let worker = Worker::start(&scene.config)?;
+    scene.produce(BEFORE..2 * BEFORE)?;
+    wait_until(PATIENCE, "the new ticks' notifications", || {
+        scene.notified().is_ok_and(|found| found.len() >= scene.ids(0..2 * BEFORE).len())
+    })?;
+    ensure!(scene.notified()? == scene.ids(0..2 * BEFORE), "{:?}", scene.notified()?);
+    let said = worker.logs();
+    ensure!(
+        said.contains("moved by hand to 4, the state is at 10") && said.contains("run another group"),
+        "{said}"
+    );
+    ensure!(worker.get("/metrics")?.contains("tickwatch_recoveries_total 1"), "it is counted");
+    Ok(())
 }
 
 fn an_offset_moved_forward_mutes_what_it_skips(stage: &Stage) -> anyhow::Result<()> {
