@@ -3,7 +3,8 @@
 -- ARGV[3] owner, a name for people          ARGV[4] consumer group
 -- ARGV[5] fingerprint of the settings that decide state
 -- ARGV[6] offset to start at if there is no state, '' to create none
--- ARGV[7] '1': delete what is pending and start a new generation at ARGV[6] (the topic was made again)
+-- ARGV[7] generation that was found, 0 for none, of a topic that was made again: delete what is pending and start a
+--         new generation at ARGV[6]; if the generation is another by now, somebody did so already; '' else
 -- ARGV[8] delivered offset, '' if unknown   ARGV[9] delivered watermark in ms, '' before the first tick
 --
 -- Returns {'OK', epoch, next_offset, watermark, tail, max_ts, max_ts_at, now, last_record, fingerprint before,
@@ -13,7 +14,7 @@
 --
 -- Example: EVALSHA … 3 tw:source:ticks/0 tw:due:ticks/0 tw:outbox:ticks/0 tw: 9f… host-1 tickwatch 5d1c '' '' 120 1700000000000
 
-local OWNER, GROUP, FINGERPRINT, START, RESET = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7] == '1'
+local OWNER, GROUP, FINGERPRINT, START, MADE_AGAIN = ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 local DELIVERED, DELIVERED_WATERMARK = tonumber(ARGV[8]), tonumber(ARGV[9])
 local PAGE, PAGES = 100, 100 -- entries dropped at most: what is left is muted when sending
 
@@ -21,6 +22,8 @@ local FIELDS = {'epoch', 'next_offset', 'watermark', 'max_ts', 'max_ts_at', 'las
   'generation', 'owner'}
 local source = {}
 for i, value in ipairs(redis.call('HMGET', SOURCE, unpack(FIELDS))) do source[FIELDS[i]] = value or '' end
+local generation = tonumber(source.generation) or 0
+local RESET = MADE_AGAIN == generation
 local group_key = NAMESPACE .. 'group'
 local group = redis.call('GET', group_key)
 if group and group ~= GROUP then return {'GROUP', group} end
@@ -58,7 +61,7 @@ redis.call('HSET', SOURCE, 'epoch', epoch, 'token', TOKEN, 'owner', OWNER, 'grou
   'fingerprint', FINGERPRINT)
 if not group then redis.call('SET', group_key, GROUP) end
 if RESET then
-  source.generation = int((tonumber(source.generation) or 0) + 1)
+  source.generation = int(generation + 1)
   redis.call('DEL', DUE, OUTBOX)
   redis.call('HDEL', SOURCE, 'watermark', 'max_ts', 'max_ts_at', 'last_record')
   redis.call('HSET', SOURCE, 'generation', source.generation)
@@ -68,7 +71,8 @@ if RESET or source.next_offset == '' then
   source.next_offset = START
   redis.call('HSET', SOURCE, 'next_offset', START)
 end
-if DELIVERED then drop_delivered() end
+-- A reset moves the delivered position back: one that was read before it names outputs of the topic before.
+if DELIVERED and source.generation == '' then drop_delivered() end
 
 return {'OK', epoch, source.next_offset, source.watermark, outbox_tail(), source.max_ts, source.max_ts_at, int(now),
   source.last_record, source.fingerprint, source.generation, next_due(), redis.call('XLEN', OUTBOX), source.owner}

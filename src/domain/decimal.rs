@@ -91,6 +91,9 @@ impl Price {
     /// The price a double stands for, such as a sorted set's score: its 15 significant digits, as `%.15g`
     /// prints them. `None` if that is out of a price's range (NaN, infinite, too large, too fine).
     pub fn from_f64(value: f64) -> Option<Price> {
+        if value.fract() == 0.0 && value.abs() < 10_f64.powi(PRICE_DIGITS as i32) {
+            return Some(Price(value + 0.0)); // a whole number of so few digits is itself; zero has no sign
+        }
         Price::parse(&format!("{value:.*e}", PRICE_DIGITS as usize - 1)).ok().map(|parsed| parsed.value)
     }
 

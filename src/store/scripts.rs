@@ -80,9 +80,11 @@ pub struct Claim {
     pub fingerprint: String,
     /// Where to start if there is no state.
     pub start: Option<Offset>,
-    /// Delete what is pending and start a new generation at `start`.
-    pub reset: bool,
-    /// The delivered position; `None` if unknown.
+    /// The topic was made again since this generation: delete what is pending and start a new one at `start`. If the
+    /// generation is another by now, somebody has done so already.
+    pub reset: Option<u64>,
+    /// The delivered position; `None` if unknown. Entries of the outbox below it are dropped, unless the topic was ever
+    /// made again: then it may be of the topic before.
     pub delivered: Option<Position>,
 }
 
@@ -248,7 +250,7 @@ impl Scripts {
         let mut cmd = self.command(&CLAIM, partition, &claim.token);
         cmd.arg(&claim.owner).arg(&claim.group).arg(&claim.fingerprint);
         cmd.arg(claim.start.map(|offset| offset.0.to_string()).unwrap_or_default());
-        cmd.arg(if claim.reset { "1" } else { "" });
+        cmd.arg(claim.reset.map(|generation| generation.to_string()).unwrap_or_default());
         match claim.delivered {
             Some(position) => cmd.arg(position.offset.0).arg(position.watermark.to_string()),
             None => cmd.arg("").arg(""),

@@ -155,6 +155,11 @@ impl Machine {
         std::mem::take(&mut self.commands)
     }
 
+    /// Where it stands.
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
     /// Whether more records are wanted.
     pub fn wants_records(&self) -> bool {
         self.phase == Phase::Running && self.buffer.len() < self.settings.max_batch.saturating_mul(2)

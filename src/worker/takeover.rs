@@ -17,7 +17,7 @@ use crate::store::scripts::{Beat, Claim, Claimed, Guard, State, Token};
 #[derive(Debug, Default)]
 pub(super) struct Takeover {
     committed: Option<Committed>,
-    /// There was state, but no committed offset: the offset was read once more.
+    /// The committed offset was read once more after the claim.
     looked_again: bool,
     why_range: WhyRange,
     claimed: Option<(Token, State)>,
@@ -25,7 +25,8 @@ pub(super) struct Takeover {
     delivered_unknown: bool,
     /// A start chosen for a claim.
     start: Option<Offset>,
-    reset: bool,
+    /// The generation of a topic that was made again since.
+    reset: Option<u64>,
     log_start: Option<Offset>,
 }
 
@@ -59,7 +60,10 @@ impl Machine {
             Event::ProducerOpen => self.commands.push(Command::FetchCommitted),
             Event::Committed(committed) => {
                 self.takeover.committed = Some(committed);
-                self.claim(None, false);
+                match self.takeover.claimed.take() {
+                    Some((token, state)) => self.found_state(now, token, state),
+                    None => self.claim(None, None),
+                }
             }
             Event::Claimed(token, Claimed::Ok(state)) => self.found_state(now, token, state),
             Event::Claimed(_, Claimed::Absent) => self.found_nothing(),
@@ -77,7 +81,7 @@ impl Machine {
                 self.takeover.committed = Some(Committed::At(position));
                 self.claim(self.takeover.start, self.takeover.reset);
             }
-            Event::Rules(true) => self.claim(self.takeover.start, false),
+            Event::Rules(true) => self.claim(self.takeover.start, None),
             Event::Rules(false) => self.stop(
                 "state_loss",
                 "on_state_loss = \"rebuild\", but there are no rules in Redis either: their notifications would be lost. \
@@ -93,7 +97,7 @@ impl Machine {
         }
     }
 
-    fn claim(&mut self, start: Option<Offset>, reset: bool) {
+    fn claim(&mut self, start: Option<Offset>, reset: Option<u64>) {
         let settings = &self.settings;
         self.commands.push(Command::Claim(Claim {
             token: Token::new(0),
@@ -120,7 +124,7 @@ impl Machine {
             // tick there is no state to lose.
             Some(Committed::At(Position { offset, watermark: Watermark::NEVER })) => {
                 let start = Some(*offset);
-                return self.claim(start, false);
+                return self.claim(start, None);
             }
             Some(Committed::At(position)) => position.offset,
             Some(Committed::Unreadable(offset, _)) => *offset,
@@ -139,7 +143,7 @@ impl Machine {
             OnStateLoss::Resume => {
                 self.tell(format!("no state in Redis: going on at offset {offset} with empty state"));
                 self.takeover.committed = Some(Committed::At(delivered));
-                self.claim(Some(offset), false);
+                self.claim(Some(offset), None);
             }
             OnStateLoss::Rebuild => {
                 self.takeover.committed = Some(Committed::At(delivered));
@@ -155,6 +159,14 @@ impl Machine {
     // ---- state
 
     fn found_state(&mut self, now: Mono, token: Token, state: State) {
+        let known = self.takeover.committed.as_ref().and_then(Committed::position).is_some();
+        // Another owner may have started the partition since the offset was read, or started it over: then the delivered
+        // position went back. It committed before it claimed, and from this claim on it cannot.
+        if (!known || state.generation > 0) && !self.takeover.looked_again {
+            self.takeover.looked_again = true;
+            self.takeover.claimed = Some((token, state));
+            return self.commands.push(Command::FetchCommitted);
+        }
         let found = match &self.takeover.committed {
             Some(Committed::At(position)) => Ok(*position),
             Some(Committed::Unreadable(offset, metadata)) if metadata.is_empty() => {
@@ -169,11 +181,6 @@ impl Machine {
         };
         match found {
             Ok(delivered) => self.delivered = delivered,
-            // Another owner may have started the partition since the offset was read. It committed before it claimed.
-            Err(_) if !self.takeover.looked_again => {
-                self.takeover.looked_again = true;
-                return self.commands.push(Command::FetchCommitted);
-            }
             Err(problem) if self.settings.recovery.on_offsets_lost == OnOffsetsLost::Stop => {
                 let next = state.position.offset;
                 self.takeover.claimed = Some((token, state));
@@ -206,14 +213,14 @@ impl Machine {
         match self.takeover.why_range {
             WhyRange::First | WhyRange::Reset => {
                 self.takeover.start = Some(start);
-                self.takeover.reset = self.takeover.why_range == WhyRange::Reset;
+                self.takeover.reset = (self.takeover.why_range == WhyRange::Reset).then_some(self.generation);
                 self.commands.push(Command::CommitStart(Position { offset: start, watermark: Watermark::NEVER }));
             }
             WhyRange::Rebuild => {
                 self.takeover.start = Some(start);
                 self.tell(format!("no state in Redis: reading the retained log again from offset {start}, muted"));
                 if self.settings.recovery.rebuild_without_rules {
-                    return self.claim(self.takeover.start, false);
+                    return self.claim(self.takeover.start, None);
                 }
                 self.commands.push(Command::LookForRules);
             }
@@ -339,4 +346,103 @@ fn moved_by_hand(state: Offset, committed: Offset) -> String {
         "the committed offset was moved by hand to {committed}, the state is at {state}: what was delivered is not sent \
          again; to have it again, run another group over the log, with a namespace and output topics of its own"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::{LatePolicy, RecoveryConfig};
+    use crate::domain::OutboxId;
+    use crate::worker::batching::BatchSettings;
+    use crate::worker::protocol::Settings;
+
+    fn settings() -> Settings {
+        Settings {
+            owner: "worker".into(),
+            group: "group".into(),
+            fingerprint: String::new(),
+            guarantee: Guarantee::AtLeastOnce,
+            recovery: RecoveryConfig { on_truncation: OnTruncation::Reset, ..RecoveryConfig::default() },
+            batch: BatchSettings {
+                intervals: Vec::new(),
+                lateness: 0,
+                late: LatePolicy::Drop,
+                keep: 0,
+                max_future: 0,
+                block_bad_records: false,
+            },
+            idle_grace: 0,
+            max_batch: 1,
+            max_undelivered: 1,
+            heartbeat: 1_000,
+            stop_at: None,
+        }
+    }
+
+    fn at(offset: i64) -> Position {
+        Position { offset: Offset(offset), watermark: Watermark::at(0) }
+    }
+
+    fn state(generation: u64, position: Position) -> State {
+        State {
+            epoch: 1,
+            position,
+            tail: OutboxId { offset: Offset(0), n: 0 },
+            max_ts: None,
+            max_ts_age: 0,
+            last_record: None,
+            fingerprint: String::new(),
+            generation,
+            next_due: None,
+            outbox: 0,
+            previous_owner: String::new(),
+        }
+    }
+
+    /// A machine that has claimed this state, having read before that `committed` is delivered.
+    fn claimed(committed: Position, state: State) -> Machine {
+        let mut machine = Machine::new(Arc::new(settings()));
+        machine.handle(0, 0, 0, Event::Start);
+        hear(&mut machine, Event::Committed(Committed::At(committed)));
+        machine.take_commands();
+        hear(&mut machine, Event::Claimed(Token::new(1), Claimed::Ok(state)));
+        machine
+    }
+
+    fn hear(machine: &mut Machine, event: Event) {
+        machine.handle(0, 0, machine.attempt(), event);
+    }
+
+    #[test]
+    fn what_is_delivered_of_a_topic_made_again_is_read_after_the_claim() {
+        let mut machine = claimed(at(8), state(1, at(9)));
+        let commands = machine.take_commands();
+        assert!(matches!(commands[..], [Command::FetchCommitted]), "{commands:?}");
+        hear(&mut machine, Event::Committed(Committed::At(at(5))));
+        let commands = machine.take_commands();
+        assert!(matches!(commands[..], [Command::AskRange]), "with no other claim: {commands:?}");
+        assert_eq!(machine.snapshot().delivered, at(5));
+    }
+
+    #[test]
+    fn of_any_other_topic_it_is_read_once() {
+        let mut machine = claimed(at(8), state(0, at(9)));
+        let commands = machine.take_commands();
+        assert!(matches!(commands[..], [Command::AskRange]), "{commands:?}");
+    }
+
+    #[test]
+    fn a_reset_names_the_generation_that_was_found() {
+        let mut machine = claimed(at(20), state(3, at(20)));
+        let shorter = || Event::Range { start: Offset(0), end: Offset(4) };
+        for event in [Event::Committed(Committed::At(at(20))), shorter(), shorter(), Event::StartCommitted] {
+            machine.take_commands();
+            hear(&mut machine, event);
+        }
+        let commands = machine.take_commands();
+        let [Command::Claim(claim)] = &commands[..] else { panic!("{commands:?}") };
+        assert_eq!((claim.reset, claim.start), (Some(3), Some(Offset(0))));
+    }
 }

@@ -37,6 +37,8 @@ pub(crate) fn cases() -> Vec<Case> {
         a_claim_of_what_is_not_there_or_not_ours_writes_nothing,
         a_claim_drops_delivered_entries_from_the_head_of_the_outbox,
         a_reset_starts_a_new_generation_without_what_was_pending,
+        a_reset_that_somebody_has_made_already_changes_nothing,
+        a_claim_drops_nothing_of_a_topic_that_was_made_again,
         time_passes_at_the_pace_of_the_clock_on_the_partitions_own_time_line,
         a_heartbeat_says_what_holds_time_back_and_since_when,
         a_key_that_cannot_be_used_stops_its_own_symbol_only,
@@ -391,7 +393,7 @@ fn a_reset_starts_a_new_generation_without_what_was_pending(stage: &Stage) -> an
     world.put_rule("X", "level:above", "> a", 0.0, &Options::None);
     apply_all(&mut world, &simple_log(&["1", "2"]));
     let partition = world.sides[0].partition.clone();
-    let claim = scripts::Claim { reset: true, ..world.claim_request(Some(0), None) };
+    let claim = scripts::Claim { reset: Some(0), ..world.claim_request(Some(0), None) };
     let Claimed::Ok(state) = world.call(async |s, c| s.claim(c, &partition, &claim).await)? else {
         panic!("the partition is ours");
     };
@@ -403,6 +405,42 @@ fn a_reset_starts_a_new_generation_without_what_was_pending(stage: &Stage) -> an
     let claim = world.claim_request(None, None);
     let again = world.call(async |s, c| s.claim(c, &partition, &claim).await)?;
     assert!(matches!(again, Claimed::Ok(again) if again.generation == 1 && again.position == state.position));
+    Ok(())
+}
+
+fn a_reset_that_somebody_has_made_already_changes_nothing(stage: &Stage) -> anyhow::Result<()> {
+    let mut world = world(stage);
+    let partition = world.sides[0].partition.clone();
+    let reset = |world: &mut World| {
+        let claim = scripts::Claim { reset: Some(0), ..world.claim_request(Some(0), None) };
+        world.call(async |s, c| s.claim(c, &partition, &claim).await)
+    };
+    reset(&mut world)?;
+    world.put_rule("X", "level:above", "> a", 0.0, &Options::None);
+    world.claim(0, None);
+    apply_all(&mut world, &simple_log(&["1", "2"]));
+    let (before, outbox) = (world.guard(0).position, world.outbox(0));
+    let Claimed::Ok(state) = reset(&mut world)? else { panic!("the partition is ours") };
+    assert_eq!((state.generation, state.position), (1, before));
+    let left = world.outbox(0);
+    assert!(!left.is_empty() && left == outbox, "what is pending by now is of the new topic");
+    Ok(())
+}
+
+fn a_claim_drops_nothing_of_a_topic_that_was_made_again(stage: &Stage) -> anyhow::Result<()> {
+    let mut world = world(stage);
+    let partition = world.sides[0].partition.clone();
+    let claim = scripts::Claim { reset: Some(0), ..world.claim_request(Some(0), None) };
+    world.call(async |s, c| s.claim(c, &partition, &claim).await)?;
+    world.put_rule("X", "level:above", "> a", 0.0, &Options::None);
+    world.claim(0, None);
+    apply_all(&mut world, &simple_log(&["1", "2"]));
+    let outbox = world.outbox(0);
+    let beyond = Position { offset: Offset(1_000), watermark: Watermark::at(i64::MAX / 2) };
+    let claim = world.claim_request(None, Some(beyond));
+    world.call(async |s, c| s.claim(c, &partition, &claim).await)?;
+    let left = world.outbox(0);
+    assert!(!left.is_empty() && left == outbox, "that position may be of the topic before");
     Ok(())
 }
 

@@ -146,7 +146,7 @@ impl<'a> World<'a> {
             group: GROUP.to_owned(),
             fingerprint: "f".to_owned(),
             start: start.map(Offset),
-            reset: false,
+            reset: None,
             delivered,
         }
     }

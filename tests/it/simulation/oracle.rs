@@ -4,13 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tickwatch::config::LatePolicy;
+use tickwatch::domain::Position;
 
-use super::log::{SimTick, Slot};
+use super::log::{SimTick, Slot, Topic};
 
 /// An edge or level rule of the simulation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SimRule {
-    pub(super) symbol: &'static str,
+    /// Index of the symbol in its partition.
+    pub(super) symbol: usize,
     pub(super) edge: bool,
     pub(super) op: &'static str,
     pub(super) threshold: i64,
@@ -21,17 +23,23 @@ pub(super) struct SimRule {
 }
 
 const RULE: SimRule =
-    SimRule { symbol: "A", edge: true, op: ">=", threshold: 0, id: "", once: false, cooldown: None };
+    SimRule { symbol: 0, edge: true, op: ">=", threshold: 0, id: "", once: false, cooldown: None };
 
+/// Rules of every partition, each with an id of its own.
 pub(super) const RULES: [SimRule; 7] = [
     SimRule { threshold: 3, id: "low", ..RULE },
     SimRule { threshold: 6, id: "high", ..RULE },
     SimRule { op: "<", threshold: 2, id: "down", ..RULE },
     SimRule { threshold: 8, id: "once", once: true, ..RULE },
     SimRule { edge: false, op: ">", threshold: 6, id: "calm", cooldown: Some(4_000), ..RULE },
-    SimRule { symbol: "B", threshold: 5, id: "half way", ..RULE },
-    SimRule { symbol: "B", edge: false, op: "=", threshold: 4, id: "four", ..RULE },
+    SimRule { symbol: 1, threshold: 5, id: "half way", ..RULE },
+    SimRule { symbol: 1, edge: false, op: "=", threshold: 4, id: "four", ..RULE },
 ];
+
+/// Number of the rule with this id in [`RULES`].
+pub(super) fn rule_number(id: &str) -> usize {
+    RULES.iter().position(|rule| rule.id == id).expect("one of RULES")
+}
 
 impl SimRule {
     fn matches(&self, price: i64) -> bool {
@@ -50,20 +58,63 @@ impl SimRule {
 }
 
 /// Names an output; the same on every attempt to send it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    /// Offset, tick within the record, rule.
-    Notification(i64, u32, String),
+    /// Offset, tick within the record, number of the rule.
+    Notification(i64, u32, usize),
     /// Symbol, length of the interval, start, revision.
-    Candle(String, i64, i64, i64),
+    Candle(usize, i64, i64, i64),
     /// Offset, tick within the record.
     Late(i64, u32),
     /// Offset.
     DeadLetter(i64),
 }
 
+impl Key {
+    /// Whether it was delivered, by the one rule of the protocol.
+    pub(super) fn is_delivered(self, delivered: Position) -> bool {
+        match self {
+            Key::Candle(_, interval, start, 0) => delivered.watermark.passes(start + interval),
+            Key::Candle(.., revision) => revision - 1 < delivered.offset.0,
+            Key::Notification(offset, ..) | Key::Late(offset, _) | Key::DeadLetter(offset) => {
+                offset < delivered.offset.0
+            }
+        }
+    }
+
+    /// Whether the record behind it is below the log's start, or of a topic that is gone.
+    pub(super) fn is_without_record(self, start: i64, gone: bool) -> bool {
+        gone || matches!(self, Key::DeadLetter(offset) if offset < start)
+    }
+
+    /// Whether it follows from the records alone, whatever the watermark was at them.
+    pub(super) fn is_by_the_log_alone(self) -> bool {
+        matches!(self, Key::Notification(..) | Key::DeadLetter(_))
+    }
+}
+
+/// What an output says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Content {
+    /// Price, previous price, event time.
+    Notification(i64, Option<i64>, i64),
+    /// Open, high, low, close, volume, count.
+    Candle([i64; 6]),
+    /// Symbol, price, volume, event time.
+    Late(usize, i64, i64, i64),
+    DeadLetter(Why),
+}
+
+/// Why a record is a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Why {
+    Bad,
+    Future,
+    Poisoned,
+}
+
 /// Symbol, length of the interval (ms), start.
-pub(super) type WindowKey = (String, i64, i64);
+pub(super) type WindowKey = (usize, i64, i64);
 
 /// A candle in whole numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,72 +162,136 @@ impl SimCandle {
     }
 
     /// What readers see of it.
-    pub(super) fn content(&self) -> String {
-        let SimCandle { open, high, low, close, volume, count, .. } = self;
-        format!("{open} {high} {low} {close} {volume} {count}")
+    pub(super) fn content(&self) -> Content {
+        let SimCandle { open, high, low, close, volume, count, .. } = *self;
+        Content::Candle([open, high, low, close, volume, count])
     }
 }
 
 /// What decides how ticks become candles.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Meaning {
-    /// Lengths of the intervals, ms.
-    pub(super) intervals: Vec<i64>,
     pub(super) lateness: i64,
     pub(super) late: LatePolicy,
     pub(super) keep: i64,
+    /// A symbol with a key of the wrong type, from the first tick on.
+    pub(super) poisoned: Option<usize>,
+}
+
+/// What a state went through that is not on the log, in the order of its offsets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Happening {
+    /// It began here, empty.
+    Began(i64),
+    /// Time passed without ticks: at this offset, to this watermark.
+    Advanced(i64, i64),
+    /// Retention had deleted these offsets before they were processed.
+    Skipped(i64, i64),
+    /// The topic was made again: the state was at the first offset, and reads its incarnation of this number from the
+    /// last offset on. What was pending is dropped.
+    MadeAgain(i64, usize, i64),
 }
 
 /// The state and the outputs that a log makes.
 #[derive(Debug)]
-pub(super) struct Oracle {
+pub(super) struct Oracle<'a> {
     meaning: Meaning,
+    intervals: &'a [i64],
+    topics: &'a [Topic],
+    /// The incarnation that is being read, and the next offset.
+    topic: usize,
+    offset: i64,
     pub(super) watermark: i64,
     max_ts: i64,
     /// Price and event time by symbol.
-    pub(super) last: BTreeMap<String, (i64, i64)>,
+    pub(super) last: BTreeMap<usize, (i64, i64)>,
     pub(super) candles: BTreeMap<WindowKey, SimCandle>,
-    pub(super) outputs: BTreeMap<Key, String>,
-    pub(super) rules_gone: BTreeSet<&'static str>,
-    fired: BTreeMap<&'static str, i64>,
+    /// Windows that wait to be closed.
+    open: BTreeSet<(i64, WindowKey)>,
+    /// By incarnation of the topic, and key.
+    pub(super) outputs: BTreeMap<(usize, Key), Content>,
+    pub(super) rules_gone: BTreeSet<usize>,
+    fired: BTreeMap<usize, i64>,
 }
 
-impl Oracle {
-    /// Runs the log. `advances`: the watermark was raised to (second) when the state was at offset (first).
-    pub(super) fn run(meaning: Meaning, log: &[Slot], advances: &[(i64, i64)]) -> Oracle {
+impl Oracle<'_> {
+    /// Runs the log as far as `end`, an offset of the last incarnation in `happenings`.
+    pub(super) fn run<'a>(
+        meaning: Meaning,
+        intervals: &'a [i64],
+        topics: &'a [Topic],
+        happenings: &[Happening],
+        end: i64,
+    ) -> Oracle<'a> {
         let mut oracle = Oracle {
             meaning,
+            intervals,
+            topics,
+            topic: 0,
+            offset: 0,
             watermark: i64::MIN,
             max_ts: i64::MIN,
             last: BTreeMap::new(),
             candles: BTreeMap::new(),
+            open: BTreeSet::new(),
             outputs: BTreeMap::new(),
             rules_gone: BTreeSet::new(),
             fired: BTreeMap::new(),
         };
-        let mut advances = advances.iter().peekable();
-        for offset in 0..=log.len() as i64 {
-            while let Some((_, watermark)) = advances.next_if(|(at, _)| *at == offset) {
-                oracle.raise(*watermark);
+        for happening in happenings {
+            oracle.go_through(*happening);
+        }
+        oracle.read_to(end);
+        oracle
+    }
+
+    fn go_through(&mut self, happening: Happening) {
+        match happening {
+            Happening::Began(at) => self.offset = at,
+            Happening::Advanced(at, watermark) => {
+                self.read_to(at);
+                self.raise(watermark);
             }
-            if let Some(slot) = log.get(offset as usize) {
-                oracle.record(offset, slot);
+            Happening::Skipped(from, to) => {
+                self.read_to(from);
+                self.offset = to;
+            }
+            // Prices, candles and rules are the users' and stay; what was pending belongs to the topic of before.
+            Happening::MadeAgain(at, topic, start) => {
+                self.read_to(at);
+                (self.topic, self.offset) = (topic, start);
+                (self.watermark, self.max_ts) = (i64::MIN, i64::MIN);
+                self.open.clear();
             }
         }
-        assert!(advances.next().is_none(), "advances in the order of the log");
-        oracle
+    }
+
+    fn read_to(&mut self, end: i64) {
+        let slots = &self.topics[self.topic].slots;
+        while self.offset < end {
+            self.record(self.offset, &slots[self.offset as usize]);
+            self.offset += 1;
+        }
+    }
+
+    fn put_out(&mut self, key: Key, content: Content) {
+        self.outputs.insert((self.topic, key), content);
     }
 
     fn record(&mut self, offset: i64, slot: &Slot) {
         match slot {
             Slot::Gap => {}
-            Slot::Bad | Slot::Future(_) => {
-                self.outputs.insert(Key::DeadLetter(offset), String::new());
-            }
+            Slot::Bad => self.put_out(Key::DeadLetter(offset), Content::DeadLetter(Why::Bad)),
+            Slot::Future(_) => self.put_out(Key::DeadLetter(offset), Content::DeadLetter(Why::Future)),
             Slot::Ticks(ticks) => {
                 for (index, tick) in ticks.iter().enumerate() {
-                    self.price(offset, index as u32, tick);
-                    self.candles_of(offset, index as u32, tick);
+                    let poisoned = self.meaning.poisoned == Some(tick.symbol);
+                    if poisoned {
+                        self.put_out(Key::DeadLetter(offset), Content::DeadLetter(Why::Poisoned));
+                    } else {
+                        self.price(offset, index as u32, tick);
+                    }
+                    self.candles_of(offset, index as u32, tick, poisoned);
                 }
                 let newest = ticks.iter().map(|tick| tick.ts).max();
                 self.max_ts = self.max_ts.max(newest.unwrap_or(i64::MIN));
@@ -186,62 +301,65 @@ impl Oracle {
     }
 
     fn price(&mut self, offset: i64, index: u32, tick: &SimTick) {
-        let last = self.last.get(tick.symbol).copied();
+        let last = self.last.get(&tick.symbol).copied();
         if last.is_some_and(|(_, ts)| tick.ts < ts) {
             return;
         }
-        self.last.insert(tick.symbol.to_owned(), (tick.price, tick.ts));
+        self.last.insert(tick.symbol, (tick.price, tick.ts));
         let previous = last.map(|(price, _)| price);
-        for rule in RULES.iter().filter(|rule| rule.symbol == tick.symbol) {
+        for (number, rule) in RULES.iter().enumerate().filter(|(_, rule)| rule.symbol == tick.symbol) {
             let calm = rule
                 .cooldown
-                .is_some_and(|cooldown| self.fired.get(rule.id).is_some_and(|fired| tick.ts - fired < cooldown));
-            if self.rules_gone.contains(rule.id) || calm || !rule.fires(previous, tick.price) {
+                .is_some_and(|cooldown| self.fired.get(&number).is_some_and(|fired| tick.ts - fired < cooldown));
+            if self.rules_gone.contains(&number) || calm || !rule.fires(previous, tick.price) {
                 continue;
             }
             if rule.once {
-                self.rules_gone.insert(rule.id);
+                self.rules_gone.insert(number);
             }
-            self.fired.insert(rule.id, tick.ts);
-            let content = format!("{} {previous:?} {}", tick.price, tick.ts);
-            self.outputs.insert(Key::Notification(offset, index, rule.id.to_owned()), content);
+            self.fired.insert(number, tick.ts);
+            let content = Content::Notification(tick.price, previous, tick.ts);
+            self.put_out(Key::Notification(offset, index, number), content);
         }
     }
 
-    fn candles_of(&mut self, offset: i64, index: u32, tick: &SimTick) {
+    fn candles_of(&mut self, offset: i64, index: u32, tick: &SimTick, poisoned: bool) {
         let mut late = false;
-        for interval in self.meaning.intervals.clone() {
-            let start = tick.ts - tick.ts.rem_euclid(interval);
+        for interval in self.intervals {
+            let start = tick.ts - tick.ts.rem_euclid(*interval);
             let end = start + interval;
             let is_late = end <= self.watermark;
             late |= is_late;
             let reached =
                 self.meaning.late == LatePolicy::Revise && end > self.watermark.saturating_sub(self.meaning.keep);
-            if is_late && !reached {
+            if poisoned || (is_late && !reached) {
                 continue;
             }
-            let key = (tick.symbol.to_owned(), interval, start);
-            let candle = self.candles.entry(key).or_insert_with(|| SimCandle::new(tick));
+            let window = (tick.symbol, *interval, start);
+            let candle = self.candles.entry(window).or_insert_with(|| SimCandle::new(tick));
             candle.add(tick);
             if is_late {
                 (candle.revision, candle.closed) = (offset + 1, true);
-                let key = Key::Candle(tick.symbol.to_owned(), interval, start, offset + 1);
-                self.outputs.insert(key, candle.content()); // the record's last tick for this window has the last word
+                let content = candle.content(); // the record's last tick for this window has the last word
+                self.put_out(Key::Candle(tick.symbol, *interval, start, offset + 1), content);
+            } else {
+                self.open.insert((end, window));
             }
         }
         if late && self.meaning.late == LatePolicy::Divert {
-            let content = format!("{} {} {} {}", tick.symbol, tick.price, tick.volume, tick.ts);
-            self.outputs.insert(Key::Late(offset, index), content);
+            let content = Content::Late(tick.symbol, tick.price, tick.volume, tick.ts);
+            self.put_out(Key::Late(offset, index), content);
         }
     }
 
     fn raise(&mut self, watermark: i64) {
         self.watermark = self.watermark.max(watermark);
-        for ((symbol, interval, start), candle) in &mut self.candles {
-            if !candle.closed && start + interval <= self.watermark {
-                candle.closed = true;
-                self.outputs.insert(Key::Candle(symbol.clone(), *interval, *start, 0), candle.content());
-            }
+        while self.open.first().is_some_and(|(end, _)| *end <= self.watermark) {
+            let Some((_, window)) = self.open.pop_first() else { return };
+            let candle = self.candles.get_mut(&window).expect("an open window has its candle");
+            candle.closed = true;
+            let content = candle.content();
+            self.put_out(Key::Candle(window.0, window.1, window.2, 0), content);
         }
     }
 }
