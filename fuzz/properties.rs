@@ -114,7 +114,7 @@ pub(crate) fn replies(data: &[u8]) {
                 group: String::new(),
                 fingerprint: String::new(),
                 start: None,
-                reset: false,
+                reset: None,
                 delivered: None,
             };
             scripts.claim(&mut redis, &partition, &claim).now_or_never().map(drop)

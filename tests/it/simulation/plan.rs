@@ -201,6 +201,7 @@ impl Plan {
             length,
             silence,
             recovery: RecoveryConfig {
+                rebuild_without_rules: false,
                 on_state_loss: dice.pick(&[OnStateLoss::Stop, OnStateLoss::Rebuild, OnStateLoss::Resume]),
                 on_offsets_lost: dice.pick(&[OnOffsetsLost::Stop, OnOffsetsLost::Resume]),
                 on_gap: dice.pick(&[OnGap::Stop, OnGap::Continue]),
