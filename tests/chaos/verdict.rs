@@ -97,7 +97,7 @@ pub(crate) fn judge(
         lasting,
         live,
         log: read_log(config, partitions)?,
-        received: Received::read(config)?,
+        received: Received::read(config, &config.kafka.brokers)?,
         expected: Expected::default(),
         differences: Vec::new(),
         tally: Tally::default(),

@@ -96,9 +96,9 @@ impl Expected {
 }
 
 impl Received {
-    /// Everything in the output topics.
-    pub(crate) fn read(config: &Config) -> anyhow::Result<Received> {
-        let read = |topic: &str| consume_all(&config.kafka.brokers, topic, isolation(config));
+    /// Everything in the output topics, read at `brokers`.
+    pub(crate) fn read(config: &Config, brokers: &str) -> anyhow::Result<Received> {
+        let read = |topic: &str| consume_all(brokers, topic, isolation(config));
         let mut received = Received { outputs: Facts::new(), conflicts: Vec::new(), repeated: Vec::new() };
         for record in read(&config.output.notifications)? {
             received

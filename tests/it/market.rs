@@ -279,7 +279,7 @@ impl<'s> Market<'s> {
 
     /// Everything in the output topics. Two records of one name must be equal.
     pub(crate) fn received(&self) -> anyhow::Result<Received> {
-        let received = Received::read(&self.config)?;
+        let received = Received::read(&self.config, self.stage.brokers())?;
         ensure!(received.conflicts.is_empty(), "{}", received.conflicts.join("\n"));
         Ok(received)
     }
