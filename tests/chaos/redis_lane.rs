@@ -55,7 +55,8 @@ impl Servers {
     pub(crate) fn start(under_sentinel: bool) -> anyhow::Result<(Servers, RedisConfig)> {
         let mut config = RedisConfig::default();
         if !under_sentinel {
-            let redis = Redis::start(&[])?;
+            // A snapshot is a copy of files that nothing but their end changes.
+            let redis = Redis::start(&[("auto-aof-rewrite-percentage", "0")])?;
             let proxy = Proxy::start()?;
             proxy.lead_to(redis.port());
             config.url = format!("redis://{}", proxy.address());
@@ -215,8 +216,8 @@ impl<'a> RedisLane<'a> {
     /// Never one in which a partition has no state that has a committed offset: that is a loss, which a worker
     /// must not overcome by itself.
     pub(crate) fn snapshot(&mut self) -> anyhow::Result<()> {
-        if self.plan.sentinel {
-            return Ok(()); // the replica is what there is to go back to
+        if !self.plan.faults.iter().any(|(_, fault)| *fault == Fault::RedisRolledBack) {
+            return Ok(());
         }
         let partitions = self.partitions.load(Ordering::Relaxed);
         if self.in_snapshots < partitions {
