@@ -65,6 +65,8 @@ pub(super) enum Broken {
     OffsetsLostGoUnseen,
     GapGoesUnseen,
     TopicMadeAgainGoesUnseen,
+    /// What is delivered is known from before the claim, and so may be of the topic before.
+    DeliveredIsReadBeforeTheClaim,
     OtherGroupGoesUnseen,
     // Section 8.
     SilenceIsTakenForEvidence,
@@ -105,6 +107,7 @@ impl Broken {
         Broken::OffsetsLostGoUnseen,
         Broken::GapGoesUnseen,
         Broken::TopicMadeAgainGoesUnseen,
+        Broken::DeliveredIsReadBeforeTheClaim,
         Broken::OtherGroupGoesUnseen,
         Broken::SilenceIsTakenForEvidence,
         Broken::NoAnswerIsTakenForTheEnd,
@@ -115,7 +118,9 @@ impl Broken {
     /// The guarantee under which its lack shows.
     pub(super) fn guarantee(self) -> Guarantee {
         match self {
-            Broken::SendIsAcknowledgedAtOnce | Broken::AnyAcknowledgementCounts => Guarantee::AtLeastOnce,
+            Broken::SendIsAcknowledgedAtOnce
+            | Broken::AnyAcknowledgementCounts
+            | Broken::DeliveredIsReadBeforeTheClaim => Guarantee::AtLeastOnce,
             _ => Guarantee::ExactlyOnce,
         }
     }

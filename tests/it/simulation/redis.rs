@@ -247,8 +247,13 @@ impl Source {
         Advanced::Ok { watermark: self.state.position.watermark, next_due: self.next_due() }
     }
 
+    /// Whether a claim starts the topic over: unless somebody has done so since it was decided.
+    pub(super) fn resets(&self, claim: &Claim) -> bool {
+        claim.reset == Some(self.generation)
+    }
+
     fn claim(&mut self, now: u64, claim: &Claim, topic: usize) -> State {
-        let resets = claim.reset == Some(self.generation);
+        let resets = self.resets(claim);
         if let Some(start) = claim.start
             && (resets || !self.claimed)
         {

@@ -71,6 +71,13 @@ pub(super) struct Simulation {
     pub(super) workers: Vec<Worker>,
     pub(super) flights: Vec<Flight>,
     pub(super) refusing: Option<Refusing>,
+    /// A partition that goes to another worker just before its owner claims: where all workers start anew, the group
+    /// moves partitions to and fro.
+    pub(super) about_to_move: Option<usize>,
+    /// That owner: it goes on, as a zombie, once another has started the topic over.
+    pub(super) asleep: Option<usize>,
+    /// A zombie, and how many steps it still takes in one go.
+    pub(super) awake: Option<(usize, usize)>,
     pub(super) tokens: u128,
     processes: usize,
     seed: u64,
@@ -126,6 +133,9 @@ impl Simulation {
             workers: Vec::new(),
             flights: Vec::new(),
             refusing: None,
+            about_to_move: None,
+            asleep: None,
+            awake: None,
             tokens: 0,
             processes: 0,
             seed,
@@ -195,6 +205,13 @@ impl Simulation {
     // ---- faults
 
     fn draw_fault(&mut self) {
+        if let Some(worker) = self.asleep
+            && self.store.source(self.workers[worker].part).generation > 0
+            && self.dice.percent(8)
+        {
+            self.asleep = None;
+            self.awake = Some((worker, 15));
+        }
         let mut roll = self.dice.below(1_000);
         for number in 0..self.plan.faults.len() {
             let (fault, rate) = self.plan.faults[number];
@@ -375,6 +392,9 @@ impl Simulation {
         }
         self.store.forget_the_past();
         self.start_worker(part);
+        if self.dice.percent(70) {
+            self.about_to_move = Some(part);
+        }
         true
     }
 

@@ -11,7 +11,7 @@ use tickwatch::worker::protocol::{Command, Committed, Delivery, Event, Failure, 
 use super::broken::Broken;
 use super::kafka::{Kafka, Sent};
 use super::oracle::Key;
-use super::plan::Call;
+use super::plan::{Call, Fault};
 use super::redis;
 use super::schedule::Simulation;
 use super::shell::{Channel, Flight, name, short};
@@ -34,6 +34,15 @@ impl Simulation {
             let part = self.workers[worker].part;
             self.strike(focus.fault, part);
             return;
+        }
+        if call == Some(Call::Claim)
+            && self.about_to_move == Some(self.workers[worker].part)
+            && self.faults
+            && self.dice.percent(40)
+        {
+            let part = self.workers[worker].part;
+            (self.about_to_move, self.asleep) = (None, Some(worker));
+            return self.strike(Fault::Zombie, part);
         }
         if let Some(refusal) = self.refused(index) {
             self.flights[index].answer = Some(refusal);
@@ -275,7 +284,7 @@ impl Simulation {
             return Self::failed(&Command::Release); // it would be first, and we the intruders
         }
         let (was_claimed, topic) = (self.store.source(part).claimed, self.parts[part].topics.len() - 1);
-        let resets = claim.reset == Some(self.store.source(part).generation);
+        let resets = self.store.source(part).resets(&claim);
         let began = claim.start.is_some() && !was_claimed || resets;
         let era = if resets { Some(self.store.era(part, self.parts[part].before_made_again)) } else { None };
         let call = redis::Call {
@@ -291,6 +300,8 @@ impl Simulation {
             self.parts[part].topic_of.insert(state.generation, topic);
             let nothing_known = claim.delivered.is_none_or(|delivered| delivered.watermark == Watermark::NEVER);
             self.workers[worker].began |= began;
+            let it = &mut self.workers[worker];
+            it.claimed_in = Some(it.machine.attempt());
             if began && !resets && (nothing_known || self.parts[part].kafka.is_lost()) {
                 self.may_be_sent_again(part, claim.delivered.unwrap_or(Kafka::default().truth));
             }
@@ -345,6 +356,9 @@ impl Simulation {
             _ if it.foreign => Committed::None,
             Broken::CommittedIsReadBeforeFencing => it.before_fencing.clone(),
             Broken::UnknownCommitIsTakenForFailed if it.commit_failed => it.known.clone(),
+            Broken::DeliveredIsReadBeforeTheClaim if it.claimed_in == Some(it.machine.attempt()) => {
+                it.fetched.clone()
+            }
             Broken::OffsetsLostGoUnseen if kafka.is_lost() => {
                 Committed::At(Position { offset: Offset(0), watermark: Watermark::NEVER })
             }

@@ -41,6 +41,8 @@ pub(super) struct Worker {
     pub(super) known: Committed,
     /// It began a state since, by a policy or because there was none.
     pub(super) began: bool,
+    /// The takeover in which it claimed last.
+    pub(super) claimed_in: Option<u64>,
     /// What was committed when it asked for the transactional producer.
     pub(super) before_fencing: Committed,
     /// The outcome of its last commit is unknown.
@@ -108,6 +110,7 @@ impl Worker {
             fetched: Committed::None,
             known: Committed::None,
             began: false,
+            claimed_in: None,
             before_fencing: Committed::None,
             commit_failed: false,
             unsendable: false,
@@ -171,8 +174,16 @@ impl Simulation {
     }
 
     fn someone(&mut self) -> usize {
+        if let Some((worker, steps)) = self.awake.filter(|_| self.faults) {
+            self.awake = (steps > 0).then(|| (worker, steps - 1));
+            return worker;
+        }
         if self.faults && self.dice.per_mille(self.plan.strays) {
-            return self.dice.below(self.workers.len());
+            let worker = self.dice.below(self.workers.len());
+            if self.workers[worker].alive {
+                self.awake = Some((worker, self.dice.below(8)));
+            }
+            return worker;
         }
         if !self.faults
             && let Some(intruder) = self.workers.iter().position(Worker::is_intruding)

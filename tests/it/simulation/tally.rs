@@ -123,9 +123,11 @@ impl Seen {
     pub(super) fn is_possible(self, exactly_once: bool) -> bool {
         match self {
             Seen::TransactionFenced => exactly_once,
-            Seen::LostReplyOfSend | Seen::PartlySent | Seen::SeveralSendsInFlight | Seen::AckOutOfOrder => {
-                !exactly_once
-            }
+            Seen::LostReplyOfSend
+            | Seen::PartlySent
+            | Seen::SeveralSendsInFlight
+            | Seen::AckOutOfOrder
+            | Seen::ContentOfAnotherHistory => !exactly_once,
             _ => true,
         }
     }
