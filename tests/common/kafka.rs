@@ -189,11 +189,18 @@ pub(crate) fn consume_all(brokers: &str, topic: &str, isolation: Isolation) -> a
             None => {}
             Some(Ok(message)) => records.push(Record::from_kafka(&message)),
             Some(Err(KafkaError::PartitionEOF(_))) => reading -= 1,
+            // A busy broker may drop a connection; the client makes another.
+            Some(Err(error)) if is_transport(&error) => {}
             Some(Err(error)) => bail!("read topic {topic}: {error}"),
         }
     }
     records.sort_by_key(|record| (record.partition, record.offset));
     Ok(records)
+}
+
+fn is_transport(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{AllBrokersDown, BrokerTransportFailure};
+    matches!(error.rdkafka_error_code(), Some(AllBrokersDown | BrokerTransportFailure))
 }
 
 /// The partitions of a topic; none if it does not exist.
