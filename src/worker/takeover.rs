@@ -345,7 +345,11 @@ mod tests {
             group: "group".into(),
             fingerprint: String::new(),
             guarantee: Guarantee::AtLeastOnce,
-            recovery: RecoveryConfig { on_truncation: OnTruncation::Reset, ..RecoveryConfig::default() },
+            recovery: RecoveryConfig {
+                on_gap: OnGap::Continue,
+                on_truncation: OnTruncation::Reset,
+                ..RecoveryConfig::default()
+            },
             batch: BatchSettings {
                 intervals: Vec::new(),
                 lateness: 0,
@@ -419,6 +423,25 @@ mod tests {
         assert_eq!(*machine.phase(), Phase::TakingOver);
         hear(&mut machine, Event::Outbox(vec![entry(8, 1)]));
         assert!(matches!(machine.phase(), Phase::BackingOff(_)), "{:?}", machine.phase());
+    }
+
+    #[test]
+    fn a_state_that_begins_behind_the_delivered_offset_advances_to_its_watermark() {
+        let begins = Position { offset: Offset(9), watermark: Watermark::NEVER };
+        let mut machine = claimed(at(6), state(0, begins));
+        for event in [
+            Event::Range { start: Offset(9), end: Offset(20) },
+            Event::Outbox(Vec::new()),
+            Event::Beat(Beat::Ok { outbox: 0, open_windows: 0 }),
+            Event::Reading,
+        ] {
+            machine.take_commands();
+            hear(&mut machine, event);
+        }
+        let commands = machine.take_commands();
+        let advances =
+            |command: &Command| matches!(command, Command::Advance(_, to, None) if *to == at(6).watermark);
+        assert!(commands.iter().any(advances), "{commands:?}");
     }
 
     #[test]
