@@ -35,6 +35,8 @@ pub(super) struct Part {
     pub(super) topic_of: BTreeMap<u64, usize>,
     /// What was delivered when the topic was made again.
     pub(super) before_made_again: Position,
+    /// What a former owner committed of a state of an earlier era: it covers what the present one would make anew.
+    pub(super) from_before: Position,
     /// Outputs that may be sent so many times more, as the committed offset was lost.
     pub(super) repeatable: BTreeMap<(usize, Key), usize>,
     /// Incarnation, and the offsets whose bad records nobody may know of.
@@ -110,6 +112,7 @@ impl Simulation {
                     eras: Vec::new(),
                     topic_of: BTreeMap::new(),
                     before_made_again: Kafka::default().truth,
+                    from_before: Kafka::default().truth,
                     repeatable: BTreeMap::new(),
                     letters_at_risk: Vec::new(),
                     script_fails: false,
@@ -554,6 +557,7 @@ impl Simulation {
             || self.is_made_again(part)
             || self.flights.iter().any(|flight| {
                 !flight.given_up
+                    && !self.workers[flight.worker].foreign
                     && self.workers[flight.worker].part == part
                     && !matches!(flight.command, Command::Heartbeat(..))
             })
