@@ -301,7 +301,7 @@ impl Simulation {
         let event = self.store.run(call, topic);
         if let Event::Claimed(_, Claimed::Ok(state)) = &event {
             let topic = self.store.source(part).topic;
-            self.parts[part].topic_of.insert(state.generation, topic);
+            self.workers[worker].topic_of.insert(state.generation, topic);
             let nothing_known = claim.delivered.is_none_or(|delivered| delivered.watermark == Watermark::NEVER);
             self.workers[worker].began |= began;
             self.workers[worker].era = self.parts[part].eras.len();
@@ -448,7 +448,7 @@ impl Simulation {
     pub(super) fn send(&mut self, worker: usize, delivery: &Delivery, count: usize) {
         let part = self.workers[worker].part;
         // What is pending of a topic that was made again may be sent until somebody sees that it was.
-        let topic = self.parts[part].topic_of[&delivery.generation];
+        let topic = self.workers[worker].topic_of[&delivery.generation];
         for output in &delivery.outputs[..count] {
             let mut sent = Sent::new(part, output, topic, delivery.generation, self.step);
             if let Key::Candle(symbol, interval, start, revision) = sent.key {

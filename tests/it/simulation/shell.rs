@@ -1,6 +1,7 @@
 //! A worker's hold on a partition, as its shell carries it: commands go out and are carried out in their order, answers
 //! come back late, twice removed, or never.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tickwatch::config::{OnOffsetsLost, OnStateLoss, RecoveryConfig};
@@ -41,6 +42,8 @@ pub(super) struct Worker {
     pub(super) known: Committed,
     /// It began a state since, by a policy or because there was none.
     pub(super) began: bool,
+    /// The incarnation that each generation it has claimed was made from.
+    pub(super) topic_of: BTreeMap<u64, usize>,
     /// Eras that had ended when it claimed last.
     pub(super) era: usize,
     /// The takeover in which it claimed last.
@@ -112,6 +115,7 @@ impl Worker {
             fetched: Committed::None,
             known: Committed::None,
             began: false,
+            topic_of: BTreeMap::new(),
             era: 0,
             claimed_in: None,
             before_fencing: Committed::None,
@@ -212,7 +216,7 @@ impl Simulation {
         self.parts[part].owner
     }
 
-    fn look_at(&mut self, worker: usize) {
+    pub(super) fn look_at(&mut self, worker: usize) {
         let it = &self.workers[worker];
         match it.machine.phase() {
             Phase::Released => {
