@@ -372,7 +372,8 @@ impl Machine {
             self.sealed = true;
             self.deliveries.seal(position);
         }
-        if position.offset == self.delivered.offset && self.delivered.watermark > position.watermark {
+        // Reached, or passed: a state that was lost begins anew behind it if the log's head is gone.
+        if position.offset >= self.delivered.offset && self.delivered.watermark > position.watermark {
             return self.call(Command::Advance(guard, self.delivered.watermark, None));
         }
         if self.stopping {

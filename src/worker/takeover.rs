@@ -11,7 +11,7 @@ use super::machine::{Machine, Phase};
 use super::protocol::{Command, Committed, Event, Mono, Notice};
 use crate::config::{Guarantee, OnGap, OnOffsetsLost, OnStateLoss, OnTruncation};
 use crate::domain::{Entry, Offset, Position, Watermark};
-use crate::store::scripts::{Beat, Claim, Claimed, Guard, State, Token};
+use crate::store::scripts::{Beat, Claim, Claimed, Guard, Refusal, State, Token};
 
 /// What a takeover has learned so far.
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ impl Machine {
                  rebuild_without_rules = true"
                     .into(),
             ),
-            Event::Outbox(entries) => self.take_outbox(entries),
+            Event::Outbox(entries) => self.take_outbox(now, entries),
             Event::Beat(Beat::Ok { .. }) => self.read_on(),
             Event::Beat(Beat::Refused(refusal)) => self.refused(now, refusal),
             Event::Reading => self.start_running(now),
@@ -292,8 +292,12 @@ impl Machine {
 
     // ---- what the owner before left
 
-    fn take_outbox(&mut self, entries: Vec<Entry>) {
+    fn take_outbox(&mut self, now: Mono, entries: Vec<Entry>) {
         if let Some(last) = entries.last().map(|entry| entry.id) {
+            // Another owner's, of a state that may be gone by the time the claim is looked at again.
+            if self.takeover.claimed.as_ref().is_some_and(|(_, state)| last > state.tail) {
+                return self.refused(now, Refusal::Moved);
+            }
             if self.takeover.delivered_unknown {
                 self.takeover.delivered_unknown = false;
                 self.delivered.offset = self.delivered.offset.min(entries[0].id.offset);
@@ -354,7 +358,7 @@ mod tests {
 
     use super::*;
     use crate::config::{LatePolicy, RecoveryConfig};
-    use crate::domain::OutboxId;
+    use crate::domain::{OutboxId, Output};
     use crate::worker::batching::BatchSettings;
     use crate::worker::protocol::Settings;
 
@@ -364,7 +368,11 @@ mod tests {
             group: "group".into(),
             fingerprint: String::new(),
             guarantee: Guarantee::AtLeastOnce,
-            recovery: RecoveryConfig { on_truncation: OnTruncation::Reset, ..RecoveryConfig::default() },
+            recovery: RecoveryConfig {
+                on_gap: OnGap::Continue,
+                on_truncation: OnTruncation::Reset,
+                ..RecoveryConfig::default()
+            },
             batch: BatchSettings {
                 intervals: Vec::new(),
                 lateness: 0,
@@ -424,6 +432,39 @@ mod tests {
         let commands = machine.take_commands();
         assert!(matches!(commands[..], [Command::AskRange]), "with no other claim: {commands:?}");
         assert_eq!(machine.snapshot().delivered, at(5));
+    }
+
+    #[test]
+    fn an_outbox_that_goes_on_behind_the_claimed_tail_is_of_another_owner() {
+        let mut machine = claimed(at(5), State { tail: OutboxId { offset: Offset(7), n: 2 }, ..state(0, at(8)) });
+        hear(&mut machine, Event::Range { start: Offset(0), end: Offset(9) });
+        let entry = |offset, n| Entry {
+            id: OutboxId { offset: Offset(offset), n },
+            output: Output::DeadLetter { reason: "poisoned".into() },
+        };
+        hear(&mut machine, Event::Outbox(vec![entry(7, 1), entry(7, 2)]));
+        assert_eq!(*machine.phase(), Phase::TakingOver);
+        hear(&mut machine, Event::Outbox(vec![entry(8, 1)]));
+        assert!(matches!(machine.phase(), Phase::BackingOff(_)), "{:?}", machine.phase());
+    }
+
+    #[test]
+    fn a_state_that_begins_behind_the_delivered_offset_advances_to_its_watermark() {
+        let begins = Position { offset: Offset(9), watermark: Watermark::NEVER };
+        let mut machine = claimed(at(6), state(0, begins));
+        for event in [
+            Event::Range { start: Offset(9), end: Offset(20) },
+            Event::Outbox(Vec::new()),
+            Event::Beat(Beat::Ok { outbox: 0, open_windows: 0 }),
+            Event::Reading,
+        ] {
+            machine.take_commands();
+            hear(&mut machine, event);
+        }
+        let commands = machine.take_commands();
+        let advances =
+            |command: &Command| matches!(command, Command::Advance(_, to, None) if *to == at(6).watermark);
+        assert!(commands.iter().any(advances), "{commands:?}");
     }
 
     #[test]

@@ -48,6 +48,11 @@ impl Kafka {
         self.truth = position;
     }
 
+    /// The committed position, or the one before all if that is lost.
+    pub(super) fn at(&self) -> Position {
+        self.committed.position().unwrap_or(Kafka::default().truth)
+    }
+
     /// Whether the committed position was there once, and is not any more.
     pub(super) fn is_lost(&self) -> bool {
         !matches!(self.committed, Committed::At(_)) && self.truth > Kafka::default().truth

@@ -59,6 +59,8 @@ pub(super) struct Call {
     pub(super) now: u64,
     pub(super) part: usize,
     pub(super) command: Command,
+    /// What is committed, where that is not lost.
+    pub(super) truth: Position,
     /// Records below this offset could not be read by the caller.
     pub(super) reading_from: i64,
     /// Redis is out of memory, and half of it is done: [`Broken::RefusedWriteIsHalfDone`].
@@ -96,7 +98,7 @@ pub(super) struct Store {
     pub(super) counted: BTreeMap<(usize, WindowKey, i64), i64>,
 }
 
-const NOTHING_DELIVERED: Position = Position { offset: Offset(0), watermark: Watermark::NEVER };
+pub(super) const NOTHING_DELIVERED: Position = Position { offset: Offset(0), watermark: Watermark::NEVER };
 
 impl Source {
     fn new(part: usize, limits: Limits, poisoned: Option<usize>) -> Source {
@@ -191,7 +193,7 @@ impl Source {
                 }
                 let (from, readable) = (batch.from.0, call.reading_from.min(batch.to.0));
                 if from < readable {
-                    self.from = self.delivered.unwrap_or(NOTHING_DELIVERED);
+                    self.from = self.delivered.unwrap_or(NOTHING_DELIVERED).max(call.truth);
                     self.happenings.push(Happening::Skipped(from, readable));
                 }
                 if broken == Broken::RevisionIsACount {
@@ -252,13 +254,14 @@ impl Source {
         claim.reset == Some(self.generation)
     }
 
-    fn claim(&mut self, now: u64, claim: &Claim, topic: usize) -> State {
+    fn claim(&mut self, now: u64, truth: Position, claim: &Claim, topic: usize) -> State {
         let resets = self.resets(claim);
         if let Some(start) = claim.start
             && (resets || !self.claimed)
         {
             let at = self.state.position.offset.0;
             self.state.position = Position { offset: start, watermark: Watermark::NEVER };
+            // A worker that knows of less than what is committed may begin a state that another mutes.
             self.from = claim.delivered.unwrap_or(NOTHING_DELIVERED);
             if resets {
                 self.happenings.push(Happening::MadeAgain(at, topic, start.0));
@@ -267,6 +270,7 @@ impl Source {
                 self.state.due.clear();
                 self.state.outbox.clear();
             } else {
+                self.from = self.from.max(truth);
                 self.happenings = vec![Happening::Began(start.0)];
                 self.topic = topic;
                 if topic > 0 {
@@ -319,7 +323,7 @@ impl Stored {
                     return (Event::Claimed(claim.token.clone(), Claimed::Absent), false);
                 }
                 self.group.get_or_insert_with(|| claim.group.clone());
-                let state = source.claim(call.now, &claim, topic);
+                let state = source.claim(call.now, call.truth, &claim, topic);
                 (Event::Claimed(claim.token, Claimed::Ok(state)), true)
             }
             Command::ReadOutbox(after) => {
@@ -495,7 +499,11 @@ impl Store {
 
     /// The era that ended when Redis lost a partition's state, once.
     pub(super) fn take_lost(&mut self, part: usize) -> Option<Era> {
-        self.lost[part].take()
+        let lost = self.lost[part].take();
+        if lost.is_some() {
+            self.before_flush = None; // somebody has begun anew
+        }
+        lost
     }
 
     /// The era that the state of a partition is in, as if it ended with this delivered.

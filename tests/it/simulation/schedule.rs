@@ -31,10 +31,10 @@ pub(super) struct Part {
     pub(super) recovery: RecoveryConfig,
     /// States that will not come back, oldest first.
     pub(super) eras: Vec<Era>,
-    /// The incarnation that each generation was made from.
-    pub(super) topic_of: BTreeMap<u64, usize>,
     /// What was delivered when the topic was made again.
     pub(super) before_made_again: Position,
+    /// What a former owner committed of a state of an earlier era: it covers what the present one would make anew.
+    pub(super) from_before: Position,
     /// Outputs that may be sent so many times more, as the committed offset was lost.
     pub(super) repeatable: BTreeMap<(usize, Key), usize>,
     /// Incarnation, and the offsets whose bad records nobody may know of.
@@ -108,8 +108,8 @@ impl Simulation {
                     owner: 0,
                     recovery: plan.recovery.clone(),
                     eras: Vec::new(),
-                    topic_of: BTreeMap::new(),
                     before_made_again: Kafka::default().truth,
+                    from_before: Kafka::default().truth,
                     repeatable: BTreeMap::new(),
                     letters_at_risk: Vec::new(),
                     script_fails: false,
@@ -275,20 +275,8 @@ impl Simulation {
         self.workers[owner].stopping_since = Some(self.step);
         let attempt = self.workers[owner].machine.attempt();
         self.hear(owner, attempt, Event::Stop);
-        self.release_if_done(owner);
+        self.look_at(owner);
         true
-    }
-
-    fn release_if_done(&mut self, worker: usize) {
-        use tickwatch::worker::machine::Phase;
-        if *self.workers[worker].machine.phase() == Phase::Released && self.workers[worker].alive {
-            let part = self.workers[worker].part;
-            self.seen(Seen::Released);
-            self.end_machine(worker);
-            if worker == self.parts[part].owner {
-                self.start_worker(part);
-            }
-        }
     }
 
     fn roll_back(&mut self, part: usize) -> bool {
@@ -554,6 +542,7 @@ impl Simulation {
             || self.is_made_again(part)
             || self.flights.iter().any(|flight| {
                 !flight.given_up
+                    && !self.workers[flight.worker].foreign
                     && self.workers[flight.worker].part == part
                     && !matches!(flight.command, Command::Heartbeat(..))
             })

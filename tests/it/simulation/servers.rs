@@ -249,14 +249,17 @@ impl Simulation {
         let before = if let Command::Apply(_, batch, _) = &command {
             let skipped = batch.from.0..reading_from.min(batch.to.0);
             let records = skipped.clone().any(|offset| !self.topic(part).is_gap(offset));
-            records.then(|| self.store.era(part, self.store.claimed_with(part)))
+            records.then(|| self.store.era(part, self.store.claimed_with(part).max(self.parts[part].kafka.at())))
         } else {
             None
         };
         // A gap without a record skips nothing.
         let reading_from = if before.is_some() { reading_from } else { 0 };
         let topic = self.parts[part].topics.len() - 1;
-        let event = self.store.run(redis::Call { now: self.now, part, command, reading_from, half }, topic);
+        let event = self.store.run(
+            redis::Call { now: self.now, part, command, truth: self.parts[part].kafka.at(), reading_from, half },
+            topic,
+        );
         match &event {
             Event::Applied(Applied::Ok(_)) => {
                 if let Some(era) = before {
@@ -291,15 +294,17 @@ impl Simulation {
             now: self.now,
             part,
             command: Command::Claim(claim.clone()),
+            truth: self.parts[part].kafka.at(),
             reading_from: 0,
             half: false,
         };
         let event = self.store.run(call, topic);
         if let Event::Claimed(_, Claimed::Ok(state)) = &event {
             let topic = self.store.source(part).topic;
-            self.parts[part].topic_of.insert(state.generation, topic);
+            self.workers[worker].topic_of.insert(state.generation, topic);
             let nothing_known = claim.delivered.is_none_or(|delivered| delivered.watermark == Watermark::NEVER);
             self.workers[worker].began |= began;
+            self.workers[worker].era = self.parts[part].eras.len();
             let it = &mut self.workers[worker];
             it.claimed_in = Some(it.machine.attempt());
             if began && !resets && (nothing_known || self.parts[part].kafka.is_lost()) {
@@ -312,7 +317,10 @@ impl Simulation {
             } else if !was_claimed && let Some(mut era) = self.store.take_lost(part) {
                 self.parts[part].generation_lost |= era.topic > 0;
                 // A first start, when the committed offset is lost too, says nothing of what was delivered before it.
-                era.until = claim.delivered.filter(|_| !nothing_known).unwrap_or(Kafka::default().truth);
+                let it = &mut self.parts[part];
+                let known = claim.delivered.filter(|_| !nothing_known);
+                era.until = known.map_or(Kafka::default().truth, |known| known.max(it.kafka.at()));
+                it.fragments |= claim.start.is_some_and(|start| start < era.until.offset);
                 self.parts[part].eras.push(era);
                 self.began_anew(worker, &claim);
             }
@@ -405,13 +413,17 @@ impl Simulation {
         if self.workers[worker].foreign {
             return Event::StartCommitted; // in its own group
         }
-        // A first commit on its way is done before its connection's next request, which hands the partition over.
-        let first = start && self.plan.exactly_once();
-        if worker != self.parts[part].owner && (first || self.dice.percent(50)) {
+        // A first commit on its way is done before its connection's next request, which hands the partition over; and a
+        // worker that has handed it over asks for none.
+        if worker != self.parts[part].owner && (start || self.dice.percent(50)) {
             return Event::Failed(Failure { fenced: true, ..failure("commit", "not a member of this generation") });
         }
-        self.parts[part].kafka.commit(position);
+        let it = &mut self.parts[part];
+        it.kafka.commit(position);
         if !start {
+            if self.workers[worker].era < it.eras.len() {
+                it.from_before = it.from_before.max(position);
+            }
             return Event::CommitDone;
         }
         self.workers[worker].fetched = Committed::At(position);
@@ -436,7 +448,7 @@ impl Simulation {
     pub(super) fn send(&mut self, worker: usize, delivery: &Delivery, count: usize) {
         let part = self.workers[worker].part;
         // What is pending of a topic that was made again may be sent until somebody sees that it was.
-        let topic = self.parts[part].topic_of[&delivery.generation];
+        let topic = self.workers[worker].topic_of[&delivery.generation];
         for output in &delivery.outputs[..count] {
             let mut sent = Sent::new(part, output, topic, delivery.generation, self.step);
             if let Key::Candle(symbol, interval, start, revision) = sent.key {

@@ -1,6 +1,7 @@
 //! A worker's hold on a partition, as its shell carries it: commands go out and are carried out in their order, answers
 //! come back late, twice removed, or never.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tickwatch::config::{OnOffsetsLost, OnStateLoss, RecoveryConfig};
@@ -41,6 +42,10 @@ pub(super) struct Worker {
     pub(super) known: Committed,
     /// It began a state since, by a policy or because there was none.
     pub(super) began: bool,
+    /// The incarnation that each generation it has claimed was made from.
+    pub(super) topic_of: BTreeMap<u64, usize>,
+    /// Eras that had ended when it claimed last.
+    pub(super) era: usize,
     /// The takeover in which it claimed last.
     pub(super) claimed_in: Option<u64>,
     /// What was committed when it asked for the transactional producer.
@@ -110,6 +115,8 @@ impl Worker {
             fetched: Committed::None,
             known: Committed::None,
             began: false,
+            topic_of: BTreeMap::new(),
+            era: 0,
             claimed_in: None,
             before_fencing: Committed::None,
             commit_failed: false,
@@ -157,11 +164,25 @@ impl Simulation {
                 self.read(worker);
             } else if self.flights[mine[choice]].answer.is_some() {
                 self.answer(mine[choice]);
+            } else if let Some(before) = self.abandoned_before(mine[choice]) {
+                self.execute(before);
+                self.flights.remove(before);
             } else {
                 self.carry_out(mine[choice]);
             }
         }
         self.look_at(worker);
+    }
+
+    /// A request through the consumer that was given up, and is done before a later one: they share a connection.
+    fn abandoned_before(&self, flight: usize) -> Option<usize> {
+        let it = &self.flights[flight];
+        self.flights[..flight].iter().position(|before| {
+            before.given_up
+                && before.worker == it.worker
+                && before.channel == Channel::Consumer
+                && it.channel == before.channel
+        })
     }
 
     /// A call that its caller has given up is carried out nevertheless.
@@ -195,7 +216,7 @@ impl Simulation {
         self.parts[part].owner
     }
 
-    fn look_at(&mut self, worker: usize) {
+    pub(super) fn look_at(&mut self, worker: usize) {
         let it = &self.workers[worker];
         match it.machine.phase() {
             Phase::Released => {
