@@ -158,9 +158,7 @@ local function plan_symbol(symbol, blob)
   if last.err then return nil, plan.name .. ': ' .. last.err end
   local previous, previous_ts = last[1], tonumber(last[2] or '')
   for i, field in ipairs({'price', 'ts'}) do
-    if last[i] and not is_number(last[i]) then
-      return nil, plan.name .. ': ' .. field .. ' ' .. last[i] .. ' is no number'
-    end
+    if last[i] and not is_number(last[i]) then return nil, no_number(plan.name, field, last[i]) end
   end
   plan.first = not previous
 

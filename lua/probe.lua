@@ -27,10 +27,14 @@ local function try(command, name, ...)
   run(command, NAMESPACE .. name, {NAMESPACE .. name, ...})
 end
 
--- First, since what a refusal left behind at an earlier start would be in the way of the next.
-for _, names in ipairs({HASHES, SORTED_SETS, {OUTBOX, GROUP}}) do
-  for _, name in ipairs(names) do try('DEL', name) end
+local function each_key(visit)
+  for _, names in ipairs({HASHES, SORTED_SETS, {OUTBOX, GROUP}}) do
+    for _, name in ipairs(names) do visit(name) end
+  end
 end
+
+-- First, since what a refusal left behind at an earlier start would be in the way of the next.
+each_key(function(name) try('DEL', name) end)
 for _, name in ipairs(HASHES) do
   try('HSET', name, 'field', '1')
   try('HGET', name, 'field')
@@ -59,8 +63,6 @@ try('SCARD', 'symbols')
 try('SREM', 'symbols', '%probe')
 run('TIME', 'for the clock', {})
 -- Also after a refusal.
-for _, names in ipairs({HASHES, SORTED_SETS, {OUTBOX, GROUP}}) do
-  for _, name in ipairs(names) do redis.pcall('DEL', NAMESPACE .. name) end
-end
+each_key(function(name) redis.pcall('DEL', NAMESPACE .. name) end)
 redis.pcall('SREM', NAMESPACE .. 'symbols', '%probe')
 return denied or {'OK'}

@@ -12,7 +12,7 @@ local function read_candle(name)
   local candle = {}
   for i, field in ipairs(CANDLE) do
     if i <= NUMBERS and not is_number(values[i]) then
-      return nil, name .. ': ' .. field .. ' ' .. (values[i] or '(none)') .. ' is no number'
+      return nil, no_number(name, field, values[i])
     end
     candle[field] = values[i]
   end

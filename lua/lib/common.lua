@@ -81,6 +81,11 @@ local function is_number(text)
   return tonumber(text) and not text:find('[^%d%.%-]')
 end
 
+-- What is wrong with a stored text that is no number.
+local function no_number(name, field, text)
+  return name .. ': ' .. field .. ' ' .. (text or '(none)') .. ' is no number'
+end
+
 -- Adds entries to the outbox, ids counting on from its tail. `outputs` are {offset =, fields = {...}} in order of
 -- offset. Returns the entries as XRANGE would, and the new tail.
 local function append(outputs, tail)

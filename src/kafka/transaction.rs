@@ -141,12 +141,18 @@ enum Cause {
 }
 
 impl Cause {
+    /// The call that failed, if one did.
+    fn call(&self) -> Option<&KafkaError> {
+        match self {
+            Cause::Record(_) => None,
+            Cause::Call(error) | Cause::Offsets(error, _) => Some(error),
+        }
+    }
+
     fn is_permanent(&self) -> bool {
         match self {
             Cause::Record(error) => error.is_permanent(),
-            Cause::Call(error) | Cause::Offsets(error, _) => {
-                error.rdkafka_error_code().is_some_and(|code| permanent_next_step(code).is_some())
-            }
+            Cause::Call(error) | Cause::Offsets(error, _) => is_permanent(error),
         }
     }
 }
@@ -175,9 +181,7 @@ impl State {
                     pause = LONGEST_REOPEN.min(pause * 2);
                 }
                 Err(error) => {
-                    let permanent =
-                        error.rdkafka_error_code().is_some_and(|code| permanent_next_step(code).is_some());
-                    return Err(open_error(&state.id, permanent, error.to_string()));
+                    return Err(open_error(&state.id, is_permanent(&error), error.to_string()));
                 }
             }
         }
@@ -302,15 +306,7 @@ impl State {
         self.dead = Some(error.clone());
         error
     }
-}
 
-impl Drop for State {
-    fn drop(&mut self) {
-        self.drop_producer();
-    }
-}
-
-impl State {
     /// Joining the producer's thread and flushing takes a while, and this may be an async thread.
     fn drop_producer(&mut self) {
         let producer = self.producer.take();
@@ -318,6 +314,12 @@ impl State {
         if let Err(error) = dropped {
             tracing::warn!(id = %self.id, %error, "no thread to drop the producer on; dropped in place");
         }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.drop_producer();
     }
 }
 
@@ -384,12 +386,13 @@ fn not_committed(error: &KafkaError) -> bool {
     }
 }
 
+/// Whether the same call would fail again.
+fn is_permanent(error: &KafkaError) -> bool {
+    error.rdkafka_error_code().is_some_and(|code| permanent_next_step(code).is_some())
+}
+
 fn is_fatal(producer: &SinkProducer, cause: &Cause) -> bool {
-    let call = match cause {
-        Cause::Record(_) => None,
-        Cause::Call(error) | Cause::Offsets(error, _) => Some(error),
-    };
-    matches!(call, Some(KafkaError::Transaction(error)) if error.is_fatal())
+    matches!(cause.call(), Some(KafkaError::Transaction(error)) if error.is_fatal())
         || producer.client().fatal_error().is_some()
 }
 

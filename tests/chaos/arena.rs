@@ -7,16 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::consumer::Consumer as _;
 use redis::Commands as _;
 use tickwatch::config::{Config, RedisConfig};
 use tickwatch::sandbox::Broker;
 
-use crate::common::kafka::produce;
-use crate::common::wait_until;
+use crate::common::{kafka, rules as common_rules};
 use crate::fence::Watch;
 use crate::fleet::Fleet;
 use crate::kafka::Kafka;
@@ -24,7 +21,7 @@ use crate::kafka_lane::KafkaLane;
 use crate::memory;
 use crate::plan::{Fault, Lane, Plan, Time, rng};
 use crate::redis_lane::{RedisLane, Servers};
-use crate::rules;
+use crate::rules::{self, BROKER_PATIENCE};
 use crate::timeline::Timeline;
 use crate::traffic;
 use crate::verdict::{self, Difference, Tally};
@@ -65,7 +62,7 @@ pub(crate) fn run(plan: &Plan, kafka: &mut Kafka, evidence: &Path, timeline: &Ti
     let mut redis_lane = RedisLane::new(plan, &config, timeline, servers, &partitions)?;
     let mut connection = redis_lane.connect()?;
     for rule in &lasting {
-        rules::put(&mut connection, &config, rule).context("put the lasting rules")?;
+        common_rules::put(&mut connection, &config, rule).context("put the lasting rules")?;
     }
     let watch = redis_lane.steady_port().map(Watch::start);
     let mut fleet = Fleet::start(plan, &config, timeline, relays, evidence)?;
@@ -75,7 +72,7 @@ pub(crate) fn run(plan: &Plan, kafka: &mut Kafka, evidence: &Path, timeline: &Ti
         under_faults(plan, &config, timeline, broker, &partitions, &mut redis_lane, &mut fleet).and_then(|()| {
             if let Time::Log(_) = plan.time {
                 let closing = (0..partitions.load(Ordering::Relaxed)).map(traffic::closing_tick);
-                runtime.block_on(produce(&config.kafka.brokers, &config.kafka.topic, closing))?;
+                runtime.block_on(kafka::produce(&config.kafka.brokers, &config.kafka.topic, closing))?;
             }
             redis_lane.notice_failover()?;
             timeline.say("faults and traffic are over");
@@ -136,8 +133,6 @@ fn config_of(plan: &Plan, broker: &Broker, redis: RedisConfig) -> anyhow::Result
 }
 
 async fn create_topics(plan: &Plan, config: &Config) -> anyhow::Result<()> {
-    let admin: AdminClient<DefaultClientContext> =
-        ClientConfig::new().set("bootstrap.servers", &config.kafka.brokers).create()?;
     let one = || TopicReplication::Fixed(1);
     let (dead_letters, late) = (config.dead_letter_topic(), config.late_topic());
     let mut source = NewTopic::new(&config.kafka.topic, plan.partitions, one());
@@ -151,17 +146,7 @@ async fn create_topics(plan: &Plan, config: &Config) -> anyhow::Result<()> {
         NewTopic::new(&dead_letters, 1, one()),
         NewTopic::new(&late, 1, one()),
     ];
-    for made in admin.create_topics(&topics, &AdminOptions::new()).await? {
-        made.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?;
-    }
-    wait_until(Duration::from_secs(30), "leaders of the topics", || {
-        topics.iter().all(|topic| {
-            admin.inner().fetch_metadata(Some(topic.name), Duration::from_secs(5)).is_ok_and(|metadata| {
-                let found = metadata.topics()[0].partitions();
-                !found.is_empty() && found.iter().all(|partition| partition.leader() >= 0)
-            })
-        })
-    })
+    kafka::create_topics(&config.kafka.brokers, &topics).await
 }
 
 /// Traffic, and each lane's faults beside it.
@@ -248,7 +233,8 @@ fn settle(
     loop {
         fleet.tend()?;
         let mut left = Vec::new();
-        let committed = rules::committed(config, 0..partitions).unwrap_or_default();
+        let committed =
+            kafka::committed(&reader, &config.kafka.topic, 0..partitions, BROKER_PATIENCE).unwrap_or_default();
         for number in 0..partitions {
             let source = format!("{}/{number}", config.kafka.topic);
             let key = |family: &str| format!("{}{family}:{source}", config.namespace);

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rdkafka::ClientConfig;
@@ -13,6 +12,7 @@ use rdkafka::client::DefaultClientContext;
 use tickwatch::config::Config;
 use tickwatch::sandbox::Broker;
 
+use crate::common::kafka::wait_for_leaders;
 use crate::plan::{Fault, Plan, rng};
 use crate::timeline::Timeline;
 
@@ -69,18 +69,7 @@ impl<'a> KafkaLane<'a> {
         for result in added {
             result.map_err(|(topic, code)| anyhow::anyhow!("add a partition to {topic}: {code}"))?;
         }
-        let known = |count: i32| {
-            admin.inner().fetch_metadata(Some(&self.config.kafka.topic), Duration::from_secs(5)).is_ok_and(
-                |found| {
-                    found.topics().iter().any(|topic| {
-                        topic.partitions().len() == count as usize
-                            && topic.partitions().iter().all(|partition| partition.leader() >= 0)
-                    })
-                },
-            )
-        };
-        crate::common::wait_until(Duration::from_secs(20), "the new partition's leader", || known(wanted))
-            .context("add a partition")?;
+        wait_for_leaders(&admin, &self.config.kafka.topic, wanted)?;
         self.timeline.injected(fault, &format!("{wanted} now"));
         self.partitions.store(wanted, Ordering::Relaxed);
         Ok(())

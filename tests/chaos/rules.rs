@@ -6,20 +6,22 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use redis::Commands as _;
 use tickwatch::config::Config;
-use tickwatch::store::keys::encode_symbol;
 
 use crate::common::facts::plain;
+use crate::common::kafka::{committed, group_reader};
 use crate::common::oracle;
+use crate::common::rules::{put, remove};
 use crate::plan::{Plan, Time};
 use crate::traffic::{BEGIN, START_PRICE, symbols_of};
+
+/// How long a broker that may be away is waited for.
+pub(crate) const BROKER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Rules that are there before the first tick and stay, or go by themselves.
 pub(crate) fn lasting(plan: &Plan, rng: &mut StdRng) -> Vec<oracle::Rule> {
@@ -47,58 +49,6 @@ pub(crate) fn lasting(plan: &Plan, rng: &mut StdRng) -> Vec<oracle::Rule> {
         }
     }
     rules
-}
-
-/// Puts a rule as a user would, with its options first.
-pub(crate) fn put(redis: &mut redis::Connection, config: &Config, rule: &oracle::Rule) -> anyhow::Result<()> {
-    let mut options = serde_json::Map::new();
-    if rule.once {
-        options.insert("once".into(), true.into());
-    }
-    if let Some(cooldown) = rule.cooldown {
-        options.insert("cooldown".into(), cooldown.into());
-    }
-    if let Some(expires) = rule.expires {
-        options.insert("expires".into(), expires.into());
-    }
-    if let Some(note) = &rule.note {
-        options.insert("note".into(), note.clone().into());
-    }
-    if !options.is_empty() {
-        let key = format!("{}rules:{}:opts", config.namespace, encode_symbol(&rule.symbol));
-        let () = redis.hset(key, &rule.id, serde_json::to_string(&options)?)?;
-    }
-    let () = redis.zadd(set_of(config, rule), member_of(rule), &rule.threshold)?;
-    Ok(())
-}
-
-fn remove(redis: &mut redis::Connection, config: &Config, rule: &oracle::Rule) -> anyhow::Result<()> {
-    let () = redis.zrem(set_of(config, rule), member_of(rule))?;
-    Ok(())
-}
-
-/// Whether the rule is in Redis.
-pub(crate) fn is_there(
-    redis: &mut redis::Connection,
-    config: &Config,
-    rule: &oracle::Rule,
-) -> anyhow::Result<bool> {
-    let score: Option<f64> = redis.zscore(set_of(config, rule), member_of(rule))?;
-    Ok(score.is_some())
-}
-
-fn set_of(config: &Config, rule: &oracle::Rule) -> String {
-    let set = match (rule.trigger, rule.op) {
-        ("edge", _) => "edge",
-        (_, "<" | "<=") => "level:below",
-        (_, "=") => "level:equal",
-        _ => "level:above",
-    };
-    format!("{}rules:{}:{set}", config.namespace, encode_symbol(&rule.symbol))
-}
-
-fn member_of(rule: &oracle::Rule) -> String {
-    format!("{} {}", rule.op, rule.id)
 }
 
 /// Everything up to here is certainly so; everything from there on.
@@ -232,44 +182,20 @@ impl<'a> LiveRules<'a> {
 
     /// The committed offset; `None` if the broker is away.
     fn delivered(&self, partition: i32) -> Option<i64> {
-        committed(self.config, [partition]).ok()?.get(&partition).copied()
+        let (group, topic) = (consumer(self.config).ok()?, &self.config.kafka.topic);
+        let committed = committed(&group, topic, [partition], BROKER_PATIENCE).ok()?;
+        committed.get(&partition).map(|offset| (*offset).max(0))
     }
 
     /// The end of the log; `None` if the broker is away.
     fn end(&self, partition: i32) -> Option<i64> {
         let consumer = consumer(self.config).ok()?;
-        let (_, end) =
-            consumer.fetch_watermarks(&self.config.kafka.topic, partition, Duration::from_secs(2)).ok()?;
+        let (_, end) = consumer.fetch_watermarks(&self.config.kafka.topic, partition, BROKER_PATIENCE).ok()?;
         Some(end)
     }
 }
 
-/// The committed offsets of partitions; 0 where there is none.
-pub(crate) fn committed(
-    config: &Config,
-    partitions: impl IntoIterator<Item = i32>,
-) -> anyhow::Result<BTreeMap<i32, i64>> {
-    let mut asked = TopicPartitionList::new();
-    for number in partitions {
-        asked.add_partition(&config.kafka.topic, number);
-    }
-    let found = consumer(config)?.committed_offsets(asked, Duration::from_secs(2))?;
-    found
-        .elements()
-        .iter()
-        .map(|element| match element.offset() {
-            Offset::Offset(offset) => Ok((element.partition(), offset)),
-            Offset::Invalid => Ok((element.partition(), 0)),
-            other => bail!("a committed offset of {other:?}"),
-        })
-        .collect()
-}
-
 /// A client that is no member of the group.
 pub(crate) fn consumer(config: &Config) -> anyhow::Result<BaseConsumer> {
-    Ok(ClientConfig::new()
-        .set("bootstrap.servers", &config.kafka.brokers)
-        .set("group.id", &config.kafka.group)
-        .set("isolation.level", "read_committed")
-        .create()?)
+    group_reader(&config.kafka.brokers, &config.kafka.group)
 }

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::now;
 use crate::plan::Fault;
-use crate::traffic::clock;
 
 /// The events of one run.
 pub(crate) struct Timeline {
@@ -28,12 +28,12 @@ impl Timeline {
 
     /// Times count from the first call of this.
     pub(crate) fn start(&self) -> (Instant, i64) {
-        *self.started.get_or_init(|| (Instant::now(), clock()))
+        *self.started.get_or_init(|| (Instant::now(), now()))
     }
 
     /// Writes down an event.
     pub(crate) fn say(&self, text: impl Into<String>) {
-        self.inner().lines.push((clock(), text.into()));
+        self.inner().lines.push((now(), text.into()));
     }
 
     /// Writes down a fault that took place.

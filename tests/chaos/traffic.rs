@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
@@ -14,6 +14,7 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, Threa
 
 use crate::common::facts::plain;
 use crate::common::kafka::{Message, produce_transaction};
+use crate::common::now;
 use crate::plan::{Plan, Time, rng};
 
 /// Where the event time of [`Time::Log`] begins, ms: a whole minute in 2023.
@@ -185,7 +186,7 @@ impl<'a> Traffic<'a> {
             return self.broken(number);
         }
         let ts = match self.rng.random_range(0..1000) {
-            0..3 => clock() + 3_600_000, // no reference time is near
+            0..3 => now() + 3_600_000, // no reference time is near
             3..83 => self.now() - self.rng.random_range(0..=self.reach(1)),
             83..113 => self.now() - self.rng.random_range(0..=self.reach(4)),
             113..118 => self.now() - self.rng.random_range(0..=self.reach(100)),
@@ -199,7 +200,7 @@ impl<'a> Traffic<'a> {
     fn now(&self) -> i64 {
         match self.plan.time {
             Time::Log(speed) => BEGIN + self.started.elapsed().as_millis() as i64 * i64::from(speed),
-            Time::Clock => clock(),
+            Time::Clock => now(),
         }
     }
 
@@ -273,9 +274,4 @@ fn producer(brokers: &str) -> anyhow::Result<ThreadedProducer<DefaultProducerCon
         .set("message.timeout.ms", PATIENCE.as_millis().to_string())
         .set("reconnect.backoff.max.ms", "300")
         .create()?)
-}
-
-/// The machine's clock, ms.
-pub(crate) fn clock() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_millis() as i64
 }

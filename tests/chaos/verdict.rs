@@ -26,8 +26,9 @@ use tickwatch::store::keys::{decode_symbol, encode_symbol};
 use crate::common::facts::{self, Expected, Facts, Received, is_closing};
 use crate::common::kafka::{Isolation, Record, consume_all};
 use crate::common::oracle::{self, Decimal};
+use crate::common::rules::is_there;
 use crate::plan::{Plan, Time};
-use crate::rules::{self, LiveRule};
+use crate::rules::LiveRule;
 
 /// The clocks that a bound on time is worked out from count whole milliseconds.
 const CLOCK_SLACK: i64 = 10;
@@ -469,7 +470,7 @@ impl Verdict<'_> {
             .collect();
         for rule in self.lasting.iter().filter(|rule| rule.once) {
             let of_rule = fired.iter().find(|(symbol, _)| *symbol == rule.symbol);
-            if rules::is_there(redis, self.config, rule)? == of_rule.is_some() {
+            if is_there(redis, self.config, rule)? == of_rule.is_some() {
                 let text = format!("the rule {} of {}, after {of_rule:?}", rule.id, encode_symbol(&rule.symbol));
                 self.differ(of_rule.map_or("", |(_, name)| name), text);
             }

@@ -70,11 +70,24 @@ pub(crate) enum Isolation {
 
 /// Makes a topic and waits until each partition has a leader.
 pub(crate) async fn create_topic(brokers: &str, name: &str, partitions: i32) -> anyhow::Result<()> {
+    create_topics(brokers, &[NewTopic::new(name, partitions, TopicReplication::Fixed(1))]).await
+}
+
+/// Makes topics and waits until each partition has a leader.
+pub(crate) async fn create_topics(brokers: &str, topics: &[NewTopic<'_>]) -> anyhow::Result<()> {
     let admin: AdminClient<DefaultClientContext> = client_config(brokers).create()?;
-    let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-    for result in admin.create_topics([&topic], &AdminOptions::new()).await? {
-        result.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?;
+    for made in admin.create_topics(topics, &AdminOptions::new()).await? {
+        made.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?;
     }
+    topics.iter().try_for_each(|topic| wait_for_leaders(&admin, topic.name, topic.num_partitions))
+}
+
+/// Waits until a topic has so many partitions, each with a leader.
+pub(crate) fn wait_for_leaders(
+    admin: &AdminClient<DefaultClientContext>,
+    name: &str,
+    partitions: i32,
+) -> anyhow::Result<()> {
     wait_until(PATIENCE, &format!("leaders of topic {name}"), || {
         admin.inner().fetch_metadata(Some(name), PATIENCE).is_ok_and(|metadata| {
             metadata.topics().iter().any(|topic| {
@@ -83,6 +96,27 @@ pub(crate) async fn create_topic(brokers: &str, name: &str, partitions: i32) -> 
             })
         })
     })
+}
+
+/// A client that asks for what a group has committed, and is no member of it.
+pub(crate) fn group_reader(brokers: &str, group: &str) -> anyhow::Result<BaseConsumer> {
+    Ok(client_config(brokers).set("group.id", group).set("isolation.level", "read_committed").create()?)
+}
+
+/// The committed offset of each partition asked for; -1 where there is none.
+pub(crate) fn committed(
+    group: &BaseConsumer,
+    topic: &str,
+    partitions: impl IntoIterator<Item = i32>,
+    patience: Duration,
+) -> anyhow::Result<BTreeMap<i32, i64>> {
+    let mut asked = TopicPartitionList::new();
+    for number in partitions {
+        asked.add_partition(topic, number);
+    }
+    let found = group.committed_offsets(asked, patience)?;
+    let offset = |offset| if let Offset::Offset(offset) = offset { offset } else { -1 };
+    Ok(found.elements().iter().map(|element| (element.partition(), offset(element.offset()))).collect())
 }
 
 /// Produces records in order and waits until all are acknowledged. Returns their partitions and offsets.

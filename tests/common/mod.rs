@@ -6,16 +6,22 @@ pub(crate) mod facts;
 pub(crate) mod kafka;
 pub(crate) mod monitor;
 pub(crate) mod oracle;
+pub(crate) mod rules;
 pub(crate) mod worker;
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use tickwatch::config::RedisConfig;
 
 /// How long a helper waits for a server before it fails the test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// This machine's clock, ms.
+pub(crate) fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_millis() as i64
+}
 
 /// A connection to any Redis.
 pub(crate) fn connect(url: &str) -> anyhow::Result<redis::Connection> {

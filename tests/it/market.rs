@@ -11,14 +11,12 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::consumer::BaseConsumer;
 use redis::Commands as _;
 use tickwatch::config::Config;
-use tickwatch::store::keys::encode_symbol;
 
-use crate::common::facts;
 pub(crate) use crate::common::facts::{Expected, Facts, Received, assert_same, plain};
+use crate::common::{facts, kafka, rules};
 use crate::harness::{self, Message, Stage, Worker, wait_until};
 use crate::oracle;
 
@@ -126,16 +124,10 @@ impl<'s> Market<'s> {
         threshold: i64,
         id: &str,
     ) -> anyhow::Result<()> {
-        let set = match (trigger, op) {
-            ("edge", _) => "edge",
-            (_, "<" | "<=") => "level:below",
-            (_, "=") => "level:equal",
-            _ => "level:above",
-        };
-        let (key, threshold) = (self.key(&format!("rules:{}:{set}", encode_symbol(symbol))), plain(threshold));
-        let _: () = self.redis()?.zadd(key, format!("{op} {id}"), &threshold)?;
-        let (symbol, id) = (symbol.to_owned(), id.to_owned());
-        self.rules.push(oracle::Rule { symbol, id, trigger, op, threshold, ..oracle::Rule::default() });
+        let (symbol, id, threshold) = (symbol.to_owned(), id.to_owned(), plain(threshold));
+        let rule = oracle::Rule { symbol, id, trigger, op, threshold, ..oracle::Rule::default() };
+        rules::put(&mut self.redis()?, &self.config, &rule)?;
+        self.rules.push(rule);
         Ok(())
     }
 
@@ -244,11 +236,7 @@ impl<'s> Market<'s> {
     }
 
     fn group_reader(&self) -> anyhow::Result<BaseConsumer> {
-        Ok(ClientConfig::new()
-            .set("bootstrap.servers", self.stage.brokers())
-            .set("group.id", &self.config.kafka.group)
-            .set("isolation.level", "read_committed")
-            .create()?)
+        kafka::group_reader(self.stage.brokers(), &self.config.kafka.group)
     }
 
     /// The committed offset of each partition, in their order.
@@ -257,13 +245,7 @@ impl<'s> Market<'s> {
     }
 
     fn committed(&self, group: &BaseConsumer) -> anyhow::Result<BTreeMap<i32, i64>> {
-        let mut asked = TopicPartitionList::new();
-        for number in 0..self.partitions {
-            asked.add_partition(&self.config.kafka.topic, number);
-        }
-        let found = group.committed_offsets(asked, Duration::from_secs(5))?;
-        let offset = |offset| if let Offset::Offset(offset) = offset { offset } else { -1 };
-        Ok(found.elements().iter().map(|element| (element.partition(), offset(element.offset()))).collect())
+        kafka::committed(group, &self.config.kafka.topic, 0..self.partitions, Duration::from_secs(5))
     }
 
     /// The process that owns each partition, by Redis; 0 where none ever did.

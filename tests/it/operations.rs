@@ -112,12 +112,7 @@ fn limited_user(redis: &Redis, right: &str) -> anyhow::Result<String> {
 fn a_right_taken_away_is_waited_for_and_nothing_is_done_by_halves(stage: &Stage) -> anyhow::Result<()> {
     let redis = or_skip(Redis::start(&[]))?;
     let config = on_redis(stage, limited_user(&redis, "+xadd")?)?;
-    create_topics(stage, &config, 1)?;
-    watch(&redis.url(), &config, "BBCA")?;
-    let mut worker = Worker::start(&config)?;
-    worker.wait_ready()?;
-    stage.produce(&config.kafka.topic, ticks("BBCA", 0, 0..10))?;
-    wait_notified(stage, &config, &worker, 5)?;
+    let mut worker = at_work(stage, &redis.url(), &config)?;
 
     let source = format!("{}source:{}/0", config.namespace, config.kafka.topic);
     let mut admin = harness::connect(&redis.url())?;
@@ -212,6 +207,17 @@ fn watch(redis_url: &str, config: &Config, symbol: &str) -> anyhow::Result<()> {
     Ok(harness::connect(redis_url)?.zadd(key, ">= alice", 9_500)?)
 }
 
+/// A worker on one partition, which has notified of the first ticks of BBCA.
+fn at_work(stage: &Stage, redis_url: &str, config: &Config) -> anyhow::Result<Worker> {
+    create_topics(stage, config, 1)?;
+    watch(redis_url, config, "BBCA")?;
+    let mut worker = Worker::start(config)?;
+    worker.wait_ready()?;
+    stage.produce(&config.kafka.topic, ticks("BBCA", 0, 0..10))?;
+    wait_notified(stage, config, &worker, 5)?;
+    Ok(worker)
+}
+
 fn notifications(stage: &Stage, config: &Config) -> anyhow::Result<Vec<String>> {
     let records = stage.consume_all(&config.output.notifications, Isolation::ReadCommitted)?;
     records.iter().map(|record| Ok(record.json()?["id"].as_str().context("no id")?.to_owned())).collect()
@@ -275,12 +281,7 @@ fn a_worker_told_to_end_ends_well(stage: &Stage) -> anyhow::Result<()> {
 fn a_redis_that_is_killed_and_comes_back_is_waited_for(stage: &Stage) -> anyhow::Result<()> {
     let mut redis = or_skip(Redis::start(&[]))?;
     let config = on_redis(stage, redis.url())?;
-    create_topics(stage, &config, 1)?;
-    watch(&redis.url(), &config, "BBCA")?;
-    let mut worker = Worker::start(&config)?;
-    worker.wait_ready()?;
-    stage.produce(&config.kafka.topic, ticks("BBCA", 0, 0..10))?;
-    wait_notified(stage, &config, &worker, 5)?;
+    let mut worker = at_work(stage, &redis.url(), &config)?;
 
     redis.kill()?;
     wait_until(PATIENCE, "/readyz to say that Redis is away", || {

@@ -2,12 +2,10 @@
 //! form that a test states in one line.
 
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{NewTopic, TopicReplication};
 use redis::Commands as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -19,6 +17,8 @@ use tickwatch::worker::supervisor::{self, Summary};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::common::kafka::create_topics;
+pub(crate) use crate::common::now;
 use crate::harness::{Isolation, Message, Record, Stage, wait_until};
 
 /// How long a condition may take to come true before the test fails.
@@ -68,8 +68,6 @@ impl<'a> Scene<'a> {
 
     fn create_topics(&self, partitions: i32, settings: &[(&str, &str)]) -> anyhow::Result<()> {
         let config = &self.config;
-        let admin: AdminClient<DefaultClientContext> =
-            ClientConfig::new().set("bootstrap.servers", self.stage.brokers()).create()?;
         let replication = || TopicReplication::Fixed(1);
         let mut source = NewTopic::new(&config.kafka.topic, partitions, replication());
         for (name, value) in settings {
@@ -79,17 +77,7 @@ impl<'a> Scene<'a> {
         let names = [&config.output.notifications, &config.output.candles, &dead_letters, &late];
         let topics: Vec<NewTopic> =
             names.into_iter().map(|name| NewTopic::new(name, 1, replication())).chain([source]).collect();
-        for made in self.stage.block_on(admin.create_topics(&topics, &AdminOptions::new()))? {
-            made.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?;
-        }
-        wait_until(PATIENCE, "leaders of the topics", || {
-            topics.iter().all(|topic| {
-                admin.inner().fetch_metadata(Some(topic.name), PATIENCE).is_ok_and(|metadata| {
-                    let found = metadata.topics()[0].partitions();
-                    !found.is_empty() && found.iter().all(|partition| partition.leader() >= 0)
-                })
-            })
-        })
+        self.stage.block_on(create_topics(self.stage.brokers(), &topics))
     }
 
     /// Sends records to the source topic, in order.
@@ -330,11 +318,6 @@ pub(crate) fn to(partition: i32, message: Message) -> Message {
 /// `1s 1m`
 pub(crate) fn intervals(names: &str) -> Vec<Interval> {
     names.split(' ').map(|name| name.parse().expect("the test names valid intervals")).collect()
-}
-
-/// This machine's clock, ms.
-pub(crate) fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_millis() as i64
 }
 
 /// A plain decimal, quoted or not, as the whole number of its 10^-18ths.

@@ -13,6 +13,7 @@ use tickwatch::store::scripts::{self, Advanced, Claim, Claimed, Closed, Guard, S
 use tickwatch::store::{Keys, StoreError};
 
 use super::dump;
+use crate::common::rules;
 use crate::harness::{Stage, connect};
 
 /// How long closed candles stay, ms: longer than any test.
@@ -336,18 +337,6 @@ fn of_set<'r>(rules: &'r mut reference::Rules, set: &str) -> &'r mut RuleSet {
 }
 
 fn to_json(options: &RuleOptions) -> String {
-    let mut json = serde_json::Map::new();
-    if options.once {
-        json.insert("once".to_owned(), true.into());
-    }
-    if let Some(ms) = options.cooldown {
-        json.insert("cooldown".to_owned(), ms.into());
-    }
-    if let Some(ms) = options.expires {
-        json.insert("expires".to_owned(), ms.into());
-    }
-    if let Some(note) = &options.note {
-        json.insert("note".to_owned(), note.clone().into());
-    }
-    serde_json::Value::Object(json).to_string()
+    let RuleOptions { once, cooldown, expires, note } = options;
+    serde_json::Value::Object(rules::options(*once, *cooldown, *expires, note.as_deref())).to_string()
 }

@@ -3,122 +3,113 @@
 use super::plan::Fault;
 
 macro_rules! outcomes {
-    ($($(#[$doc:meta])* $name:ident,)+) => {
+    (faults { $($fault:ident,)+ } others { $($(#[$doc:meta])* $name:ident,)+ }) => {
         /// Something that has to occur over a run, and is counted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Seen {
+            $($fault,)+
             $($(#[$doc])* $name,)+
         }
 
         impl Seen {
-            pub(super) const ALL: &[Seen] = &[$(Seen::$name,)+];
+            pub(super) const ALL: &[Seen] = &[$(Seen::$fault,)+ $(Seen::$name,)+];
+
+            pub(super) fn of(fault: Fault) -> Seen {
+                match fault {
+                    $(Fault::$fault => Seen::$fault,)+
+                }
+            }
         }
     };
 }
 
 outcomes! {
-    // Faults.
-    Zombie,
-    Kill,
-    /// A process ended that had both partitions.
-    KillOfTwo,
-    Stop,
-    Rollback,
-    /// One that took both partitions back.
-    RollbackOfTwo,
-    /// Redis came back between two pages of one closing.
-    RollbackBetweenPages,
-    Flush,
-    Refuse,
-    OffsetsGone,
-    OffsetsUnreadable,
-    Retention,
-    MadeAgain,
-    ScriptError,
-    ProduceError,
-    Intruder,
-    ClockRuns,
-    // Answers that go astray.
-    NothingDone,
-    DoneLater,
-    AnswerLost,
-    AnswerLate,
-    LostReplyOfApply,
-    LostReplyOfSend,
-    LostReplyOfCommit,
-    LostReplyOfClaim,
-    PartlySent,
-    EndUnknown,
-    /// An answer came when its takeover was over.
-    AnswerOfBefore,
-    // What the protocol did.
-    Split,
-    More,
-    Fenced,
-    Moved,
-    TransactionFenced,
-    SeveralSendsInFlight,
-    ApplyBesideDelivery,
-    AckOutOfOrder,
-    StateAhead,
-    DeliveryAhead,
-    AdvanceToDelivered,
-    AdvanceByEvidence,
-    EndHeldByATransaction,
-    Muted,
-    Revised,
-    Diverted,
-    Bad,
-    Future,
-    Poisoned,
-    /// A dead letter whose bytes were read again.
-    LetterReadAgain,
-    Finished,
-    Released,
-    // What was found at claim.
-    StateLossStopped,
-    StateRebuilt,
-    StateResumed,
-    RebuildWithoutRules,
-    DataBroughtBack,
-    OffsetsLostStopped,
-    OffsetsLostResumed,
-    OffsetsPutBack,
-    GapStopped,
-    GapContinued,
-    TruncationStopped,
-    TruncationReset,
-    OtherGroupRefused,
-    ScriptStopped,
-    ProduceStopped,
-    BadRecordStopped,
-    // What is legal beside the one clean outcome.
-    SentAgain,
-    ContentOfAnotherHistory,
-    LetterLost,
-    BytesGone,
+    faults {
+        Zombie,
+        Kill,
+        Stop,
+        Rollback,
+        Flush,
+        Refuse,
+        OffsetsGone,
+        OffsetsUnreadable,
+        Retention,
+        MadeAgain,
+        ScriptError,
+        ProduceError,
+        Intruder,
+        ClockRuns,
+    }
+    others {
+        /// A process ended that had both partitions.
+        KillOfTwo,
+        /// A rollback that took both partitions back.
+        RollbackOfTwo,
+        /// Redis came back between two pages of one closing.
+        RollbackBetweenPages,
+        // Answers that go astray.
+        NothingDone,
+        DoneLater,
+        AnswerLost,
+        AnswerLate,
+        LostReplyOfApply,
+        LostReplyOfSend,
+        LostReplyOfCommit,
+        LostReplyOfClaim,
+        PartlySent,
+        EndUnknown,
+        /// An answer came when its takeover was over.
+        AnswerOfBefore,
+        // What the protocol did.
+        Split,
+        More,
+        Fenced,
+        Moved,
+        TransactionFenced,
+        SeveralSendsInFlight,
+        ApplyBesideDelivery,
+        AckOutOfOrder,
+        StateAhead,
+        DeliveryAhead,
+        AdvanceToDelivered,
+        AdvanceByEvidence,
+        EndHeldByATransaction,
+        Muted,
+        Revised,
+        Diverted,
+        Bad,
+        Future,
+        Poisoned,
+        /// A dead letter whose bytes were read again.
+        LetterReadAgain,
+        Finished,
+        Released,
+        // What was found at claim.
+        StateLossStopped,
+        StateRebuilt,
+        StateResumed,
+        RebuildWithoutRules,
+        DataBroughtBack,
+        OffsetsLostStopped,
+        OffsetsLostResumed,
+        OffsetsPutBack,
+        GapStopped,
+        GapContinued,
+        TruncationStopped,
+        TruncationReset,
+        OtherGroupRefused,
+        ScriptStopped,
+        ProduceStopped,
+        BadRecordStopped,
+        // What is legal beside the one clean outcome.
+        SentAgain,
+        ContentOfAnotherHistory,
+        LetterLost,
+        BytesGone,
+    }
 }
 
 impl Seen {
-    pub(super) fn of(fault: Fault) -> Seen {
-        match fault {
-            Fault::Zombie => Seen::Zombie,
-            Fault::Kill => Seen::Kill,
-            Fault::Stop => Seen::Stop,
-            Fault::Rollback => Seen::Rollback,
-            Fault::Flush => Seen::Flush,
-            Fault::Refuse => Seen::Refuse,
-            Fault::OffsetsGone => Seen::OffsetsGone,
-            Fault::OffsetsUnreadable => Seen::OffsetsUnreadable,
-            Fault::Retention => Seen::Retention,
-            Fault::MadeAgain => Seen::MadeAgain,
-            Fault::ScriptError => Seen::ScriptError,
-            Fault::ProduceError => Seen::ProduceError,
-            Fault::Intruder => Seen::Intruder,
-            Fault::ClockRuns => Seen::ClockRuns,
-        }
-    }
-
     /// Whether it can occur under this guarantee at all.
     pub(super) fn is_possible(self, exactly_once: bool) -> bool {
         match self {
