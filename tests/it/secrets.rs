@@ -35,6 +35,9 @@ impl Guarded {
             .arg(&["on", "~*", "+@all", &format!(">{REDIS_PASSWORD}")])
             .exec(&mut harness::connect(&redis.url())?)?;
         let mut config = stage.config();
+        // All commands run at once: what one removes is there before another puts anything.
+        let rules = format!("{}rules:A:level:above", config.namespace);
+        redis::cmd("ZADD").arg(rules).arg(&["1", ">= one"]).exec(&mut harness::connect(&redis.url())?)?;
         for topic in
             [&config.kafka.topic, &config.output.notifications, &config.output.candles, &config.dead_letter_topic()]
         {
@@ -77,7 +80,7 @@ fn no_command_prints_a_secret(stage: &Stage) -> anyhow::Result<()> {
     let commands: [&[&str]; 11] = [
         &["config", "check"],
         &["config", "show"],
-        &["rule", "put", "A", "level", ">=", "1", "--id", "one"],
+        &["rule", "put", "A", "level", ">=", "1", "--id", "two"],
         &["rule", "list"],
         &["rule", "export"],
         &["rule", "rm", "A", "one"],
