@@ -75,9 +75,22 @@ pub(crate) async fn create_topic(brokers: &str, name: &str, partitions: i32) -> 
 
 /// Makes topics and waits until each partition has a leader.
 pub(crate) async fn create_topics(brokers: &str, topics: &[NewTopic<'_>]) -> anyhow::Result<()> {
-    let admin: AdminClient<DefaultClientContext> = client_config(brokers).create()?;
-    for made in admin.create_topics(topics, &AdminOptions::new()).await? {
-        made.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?;
+    const TRIES: u32 = 3;
+    let options = AdminOptions::new().request_timeout(Some(PATIENCE / TRIES));
+    let mut admin: AdminClient<DefaultClientContext> = client_config(brokers).create()?;
+    let mut answer = admin.create_topics(topics, &options).await;
+    let mut tried = 1;
+    // A client that met a broker in its first moment may never learn of a controller; another one does.
+    while tried < TRIES && matches!(&answer, Err(error) if is_timeout(error)) {
+        admin = client_config(brokers).create()?;
+        answer = admin.create_topics(topics, &options).await;
+        tried += 1;
+    }
+    for made in answer? {
+        match made {
+            Err((_, RDKafkaErrorCode::TopicAlreadyExists)) if tried > 1 => {} // the try before was not in vain
+            made => drop(made.map_err(|(topic, code)| anyhow::anyhow!("make topic {topic}: {code}"))?),
+        }
     }
     topics.iter().try_for_each(|topic| wait_for_leaders(&admin, topic.name, topic.num_partitions))
 }
@@ -230,6 +243,10 @@ pub(crate) fn consume_all(brokers: &str, topic: &str, isolation: Isolation) -> a
     }
     records.sort_by_key(|record| (record.partition, record.offset));
     Ok(records)
+}
+
+fn is_timeout(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut)
 }
 
 fn is_transport(error: &KafkaError) -> bool {
