@@ -5,6 +5,7 @@
 //! | file | step |
 //! |---|---|
 //! | `chunk` | [`ChunkBuilder`] takes records and never fails: what cannot be decoded becomes a bad record |
+//! | `parser` | [`Parser`]: the ticks of a record alone, which is what benchmarks compare with |
 //! | `decoder` | [`Decoder`]: the captured fields of each trade become a tick, or one sentence about what is wrong |
 //! | `walk` | one pass over the JSON, which captures the wanted fields as the text that was sent |
 //! | `plan` | the wanted pointers as a tree, built once |
@@ -25,6 +26,7 @@
 mod chunk;
 mod decoder;
 mod mapping;
+mod parser;
 mod plan;
 mod pointer;
 mod presets;
@@ -34,6 +36,7 @@ mod walk;
 
 pub use chunk::{ChunkBuilder, RawRecord};
 pub use decoder::Decoder;
+pub use parser::Parser;
 pub use presets::{Preset, presets};
 
 /// Why an `[input]` section cannot be used. Each message names the key.
