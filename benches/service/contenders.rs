@@ -14,7 +14,7 @@ use tickwatch::sandbox::{Process, Redis};
 
 use crate::common::kafka::Isolation;
 use crate::common::worker::Worker;
-use crate::input::{Spec, decimal, symbol_name};
+use crate::input::{Rule, decimal, symbol_name};
 use crate::lab::{Lab, Names};
 
 /// Of every contender that makes candles.
@@ -49,6 +49,18 @@ pub(crate) enum Form {
     Processor,
     /// In the DSL, stores in RocksDB.
     Dsl,
+}
+
+/// What a contender is told.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'a> {
+    pub(crate) topic: &'a str,
+    /// Its group and where its outputs go.
+    pub(crate) names: &'a Names,
+    pub(crate) symbols: u32,
+    /// On every symbol.
+    pub(crate) rules: &'a [Rule],
+    pub(crate) intervals: &'a [&'a str],
 }
 
 impl fmt::Display for Contender {
@@ -95,19 +107,18 @@ impl Contender {
         }
     }
 
-    /// Starts it on `topic`, with outputs and group as named.
+    /// Starts it.
     pub(crate) fn start(
         self,
         lab: &Lab,
-        spec: &Spec,
-        topic: &str,
-        names: &Names,
+        job: &Job<'_>,
         redis: Option<&Redis>,
         peers: Option<&Path>,
     ) -> anyhow::Result<Running> {
+        let Job { topic, names, .. } = *job;
         match self {
             Contender::Tickwatch(once) => {
-                let config = worker_config(lab, spec, topic, names, redis.context("a worker needs Redis")?, once)?;
+                let config = worker_config(lab, job, redis.context("a worker needs Redis")?, once)?;
                 Ok(Running::Worker(Worker::start(&config)?))
             }
             Contender::Raw { parse } => {
@@ -128,7 +139,7 @@ impl Contender {
             }
             Contender::Streams(form, once) => {
                 let peers = peers.context("Kafka Streams needs --peers")?;
-                let command = streams(lab, spec, topic, names, peers, form, once)?;
+                let command = streams(lab, job, peers, form, once)?;
                 Running::child(lab, &command, names)
             }
         }
@@ -136,14 +147,8 @@ impl Contender {
 }
 
 /// The product with its defaults, on this lab.
-pub(crate) fn worker_config(
-    lab: &Lab,
-    spec: &Spec,
-    topic: &str,
-    names: &Names,
-    redis: &Redis,
-    once: Once,
-) -> anyhow::Result<Config> {
+pub(crate) fn worker_config(lab: &Lab, job: &Job<'_>, redis: &Redis, once: Once) -> anyhow::Result<Config> {
+    let Job { topic, names, .. } = *job;
     let mut config = Config::default();
     config.redis.url = redis.url();
     lab.brokers().clone_into(&mut config.kafka.brokers);
@@ -154,7 +159,7 @@ pub(crate) fn worker_config(
         Once::Exactly => Guarantee::ExactlyOnce,
     };
     config.candles.intervals =
-        spec.intervals.iter().map(|interval| interval.parse()).collect::<Result<_, _>>()?;
+        job.intervals.iter().map(|interval| interval.parse()).collect::<Result<_, _>>()?;
     config.candles.lateness = LATENESS;
     config.output.notifications.clone_from(&names.notifications);
     config.output.candles.clone_from(&names.candles);
@@ -169,15 +174,8 @@ fn myself(role: &str) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-fn streams(
-    lab: &Lab,
-    spec: &Spec,
-    topic: &str,
-    names: &Names,
-    peers: &Path,
-    form: Form,
-    once: Once,
-) -> anyhow::Result<Command> {
+fn streams(lab: &Lab, job: &Job<'_>, peers: &Path, form: Form, once: Once) -> anyhow::Result<Command> {
+    let Job { topic, names, .. } = *job;
     let target = peers.join("target");
     ensure!(
         target.join("peers.jar").exists(),
@@ -188,7 +186,7 @@ fn streams(
     let classpath = format!("{0}/peers.jar:{0}/lib/*", target.display());
     let state = lab.directory().join(&names.group);
     fs::create_dir_all(&state)?;
-    let intervals: Vec<String> = spec
+    let intervals: Vec<String> = job
         .intervals
         .iter()
         .map(|interval| {
@@ -202,7 +200,7 @@ fn streams(
     command.args(["--guarantee", if once == Once::AtLeast { "at_least_once" } else { "exactly_once_v2" }]);
     command.args(["--bootstrap", lab.brokers(), "--application-id", &names.group, "--source", topic]);
     command.args(["--notifications", &names.notifications, "--candles", &names.candles]);
-    command.arg("--rules").arg(rules_file(lab, spec)?);
+    command.arg("--rules").arg(rules_file(lab, job)?);
     command.args(["--intervals-ms", &intervals.join(",")]);
     command.args(["--lateness-ms", &LATENESS.as_millis().to_string()]);
     command.args(["--commit-interval-ms", &COMMIT_INTERVAL_MS.to_string()]);
@@ -212,12 +210,11 @@ fn streams(
 }
 
 /// The rules of every symbol, one a line.
-fn rules_file(lab: &Lab, spec: &Spec) -> anyhow::Result<PathBuf> {
+fn rules_file(lab: &Lab, job: &Job<'_>) -> anyhow::Result<PathBuf> {
     let path = lab.directory().join(lab.unique("rules"));
     let mut file = std::io::BufWriter::new(fs::File::create(&path)?);
-    let rules = spec.rules();
-    for symbol in (0..spec.symbols).map(symbol_name) {
-        for rule in &rules {
+    for symbol in (0..job.symbols).map(symbol_name) {
+        for rule in job.rules {
             let (id, op, kind, threshold) = (&rule.id, rule.op, rule.trigger.as_str(), decimal(rule.threshold));
             writeln!(
                 file,
@@ -276,21 +273,4 @@ impl Running {
             Running::Child { process, .. } => Ok(process.stop(STOP_PATIENCE)?),
         }
     }
-}
-
-/// Every contender of the standard scenario.
-pub(crate) fn all(with_peers: bool) -> Vec<Contender> {
-    let mut all = vec![
-        Contender::Tickwatch(Once::AtLeast),
-        Contender::Tickwatch(Once::Exactly),
-        Contender::Raw { parse: true },
-        Contender::Raw { parse: false },
-        Contender::Naive,
-    ];
-    if with_peers {
-        for form in [Form::Processor, Form::Dsl] {
-            all.extend([Contender::Streams(form, Once::AtLeast), Contender::Streams(form, Once::Exactly)]);
-        }
-    }
-    all
 }

@@ -291,7 +291,7 @@ fn parse<'a, T: Deserialize<'a>>(value: &'a [u8]) -> anyhow::Result<T> {
 }
 
 /// A plain decimal, a JSON number or text, in hundredths.
-fn hundredths(raw: &RawValue) -> anyhow::Result<i64> {
+pub(crate) fn hundredths(raw: &RawValue) -> anyhow::Result<i64> {
     let text = raw.get().trim_matches('"');
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let fraction = fraction.trim_end_matches('0');

@@ -9,14 +9,12 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
-use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, NoCustomPartitioner, Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 
 use crate::common::PATIENCE;
-use crate::common::kafka::create_topics;
 use crate::expected::{Expected, Oracle};
 use crate::lab::Lab;
 
@@ -153,9 +151,7 @@ impl Spec {
 
     /// Makes the topic, sends everything, and works out what has to come of it.
     pub(crate) fn load(self, lab: &Lab) -> anyhow::Result<Input> {
-        let topic = lab.unique("ticks");
-        let new = NewTopic::new(&topic, self.partitions, TopicReplication::Fixed(1));
-        lab.block_on(create_topics(lab.brokers(), &[new]))?;
+        let topic = lab.source_topic(self.partitions)?;
         let mut loader = Loader::new(lab.brokers(), &topic, self.partitions)?;
         let mut oracle = Oracle::new(&self);
         let names: Vec<(String, i32)> = (0..self.symbols)

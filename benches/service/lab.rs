@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 use crate::common::PATIENCE;
 use crate::common::kafka::create_topics;
-use crate::input::{Rule, Spec, decimal, symbol_name};
+use crate::input::{Rule, Trigger, decimal, symbol_name};
 
 /// Partitions of each output topic.
 const OUTPUT_PARTITIONS: i32 = 6;
@@ -73,9 +73,9 @@ impl Lab {
         self.directory.path()
     }
 
-    /// `<what>-<n>`, used by nothing else.
+    /// `<what>-<n>`, used by nothing else; no name begins with another.
     pub(crate) fn unique(&self, what: &str) -> String {
-        format!("{what}-{}", self.names.fetch_add(1, Ordering::Relaxed))
+        format!("{what}-{:06}", self.names.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -99,6 +99,14 @@ impl Lab {
         ];
         self.block_on(create_topics(&self.brokers, &topics))?;
         Ok(names)
+    }
+
+    /// An empty topic for ticks.
+    pub(crate) fn source_topic(&self, partitions: i32) -> anyhow::Result<String> {
+        let topic = self.unique("ticks");
+        let new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1));
+        self.block_on(create_topics(&self.brokers, &[new]))?;
+        Ok(topic)
     }
 
     /// Deletes every topic whose name begins so: what a measurement leaves would fill the disk, and the broker would
@@ -128,13 +136,13 @@ pub(crate) fn start_redis() -> anyhow::Result<Redis> {
     Redis::start(&[("appendfsync", "everysec")]).context("the Redis of a measurement")
 }
 
-/// Puts the rules of every symbol, as `ZADD` does.
-pub(crate) fn put_rules(redis: &mut redis::Connection, spec: &Spec) -> anyhow::Result<()> {
-    let mut sets: HashMap<&str, Vec<Rule>> = HashMap::new();
-    for rule in spec.rules() {
-        sets.entry(set_of(&rule)).or_default().push(rule);
+/// Puts the same rules on every symbol, as `ZADD` does.
+pub(crate) fn put_rules(redis: &mut redis::Connection, symbols: u32, rules: &[Rule]) -> anyhow::Result<()> {
+    let mut sets: HashMap<&str, Vec<&Rule>> = HashMap::new();
+    for rule in rules {
+        sets.entry(set_of(rule)).or_default().push(rule);
     }
-    let symbols: Vec<u32> = (0..spec.symbols).collect();
+    let symbols: Vec<u32> = (0..symbols).collect();
     for portion in symbols.chunks(PORTION) {
         let mut pipe = redis::pipe();
         for symbol in portion {
@@ -156,9 +164,9 @@ pub(crate) fn put_rules(redis: &mut redis::Connection, spec: &Spec) -> anyhow::R
 
 fn set_of(rule: &Rule) -> &'static str {
     match (rule.trigger, rule.op) {
-        (crate::input::Trigger::Edge, _) => "edge",
-        (crate::input::Trigger::Level, "<" | "<=") => "level:below",
-        (crate::input::Trigger::Level, _) => "level:above",
+        (Trigger::Edge, _) => "edge",
+        (Trigger::Level, "<" | "<=") => "level:below",
+        (Trigger::Level, _) => "level:above",
     }
 }
 

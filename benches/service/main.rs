@@ -9,7 +9,9 @@
 //! | `input`, `expected`, `scenarios` | ticks from a seed, what has to come of them, the shapes that are tried |
 //! | `contenders`, `raw`, `naive` | who runs, each a process of its own; two of them are this program again |
 //! | `throughput`, `accounting`, `bystander` | one contender through one input, CPU and memory by the kernel's count |
-//! | `report`, `statistics` | the table, the JSON file |
+//! | `latency`, `clients` | from tick to notification at a steady pace |
+//! | `takeover`, `bytes`, `state` | an owner is killed; what state costs in Redis |
+//! | `goals`, `report`, `chart`, `machine`, `statistics` | what was to be reached, the tables, the files |
 
 #![allow(clippy::expect_used)] // a measurement that panics fails, which is what it should do
 
@@ -18,28 +20,40 @@ mod common;
 
 mod accounting;
 mod bystander;
+mod bytes;
+mod chart;
+mod clients;
 mod contenders;
 mod expected;
+mod goals;
 mod input;
 mod lab;
+mod latency;
+mod machine;
 mod naive;
 mod raw;
 mod report;
 mod scenarios;
+mod state;
 mod statistics;
+mod takeover;
 mod throughput;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use clap::{Parser, Subcommand};
 use tickwatch::sandbox::Broker;
 
 use input::Input;
 use lab::Lab;
+use latency::Way;
+use machine::Machine;
 use report::Report;
 use scenarios::Scenario;
+use takeover::Next;
 use throughput::Entry;
 
 /// Measures the service beside its peers; every figure in one run on one machine
@@ -70,6 +84,9 @@ struct Args {
     /// Where the JSON file goes
     #[arg(long, default_value = "target/bench", value_name = "DIR")]
     out: PathBuf,
+    /// Copy what was measured to docs/
+    #[arg(long, conflicts_with_all = ["only", "quick"])]
+    keep: bool,
     /// The parts, and nothing else
     #[arg(long)]
     list: bool,
@@ -88,6 +105,14 @@ enum Role {
 
 /// Of `--quick`.
 const QUICK_TICKS: u64 = 60_000;
+const QUICK_LATENCY: Duration = Duration::from_secs(3);
+/// How long latency is measured on each way, a repetition.
+const LATENCY: Duration = Duration::from_secs(20);
+
+/// What is measured besides scenarios.
+const LATENCIES: &str = "latency";
+const TAKEOVERS: &str = "takeover";
+const BYTES: &str = "bytes";
 
 fn main() -> ExitCode {
     let outcome = match Args::parse() {
@@ -109,39 +134,53 @@ fn measure(mut args: Args) -> anyhow::Result<ExitCode> {
         scenarios::of_contenders(args.ticks, args.seed, args.peers.is_some()),
         scenarios::of_shapes(args.ticks, args.seed),
     ];
+    let others = [
+        (LATENCIES, "tick to notification at a steady pace"),
+        (TAKEOVERS, "an owner is killed"),
+        (BYTES, "what state costs in Redis"),
+    ];
+    let parts = || groups.iter().flatten().map(|scenario| (scenario.name, scenario.about)).chain(others);
     if args.list {
-        for scenario in groups.iter().flatten() {
-            println!("{:<16} {}", scenario.name, scenario.about);
-        }
+        parts().for_each(|(name, about)| println!("{name:<18} {about}"));
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(unknown) = args.only.iter().find(|part| parts().all(|(name, _)| name != **part)) {
+        bail!("there is no part {unknown:?}; --list has their names");
     }
     if let Some(missing) = Broker::missing() {
         println!("skipped: {missing}");
         return Ok(ExitCode::SUCCESS);
     }
     let lab = Lab::open()?;
-    let mut report = Report::default();
-    for group in groups {
-        let chosen = choose(group, &args.only);
-        in_turns(&lab, &args, &chosen, &mut report)?;
+    let Args { ticks, repetitions, seed, .. } = args;
+    let mut report = Report { machine: Machine::look(&lab), ticks, repetitions, seed, ..Report::default() };
+    for group in &groups {
+        in_turns(&lab, &args, &choose(group, &args.only), &mut report)?;
     }
+    others_in_turns(&lab, &args, &mut report);
     lab.close()?;
-    report.print();
+    report.finish();
     report.write(&args.out)?;
+    if args.keep {
+        report.keep()?;
+    }
     Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn wanted(only: &[String], name: &str) -> bool {
+    only.is_empty() || only.iter().any(|part| part == name)
+}
+
 /// The scenarios that are wanted, with the one that the others are compared with.
-fn choose(group: Vec<Scenario>, only: &[String]) -> Vec<Scenario> {
-    let wanted = |name: &str| only.is_empty() || only.iter().any(|part| part == name);
+fn choose(group: &[Scenario], only: &[String]) -> Vec<Scenario> {
     let with = [(scenarios::NAIVE, scenarios::STANDARD), (scenarios::RULES_1000, scenarios::RULES_1000000)];
-    let any = group.iter().any(|scenario| wanted(scenario.name));
-    let chosen = group.into_iter().filter(|scenario| {
-        wanted(scenario.name)
+    let any = group.iter().any(|scenario| wanted(only, scenario.name));
+    let is_chosen = |scenario: &&Scenario| {
+        wanted(only, scenario.name)
             || (any && scenario.name == scenarios::UNIFORM)
-            || with.iter().any(|(name, other)| scenario.name == *name && wanted(other))
-    });
-    chosen.collect()
+            || with.iter().any(|(name, other)| scenario.name == *name && wanted(only, other))
+    };
+    group.iter().filter(is_chosen).cloned().collect()
 }
 
 /// Loads the inputs, then runs everybody on them, once a repetition.
@@ -159,7 +198,10 @@ fn in_turns(lab: &Lab, args: &Args, group: &[Scenario], report: &mut Report) -> 
             let input = inputs.iter().find(|input| input.spec == scenario.spec).expect("all were loaded");
             for contender in scenario.contenders.iter().copied() {
                 let entry = Entry { scenario: scenario.name, contender, input, bystander: scenario.bystander };
-                report.add(throughput::run(lab, entry, args.peers.as_deref(), repetition));
+                if let Some(run) = report.note(throughput::run(lab, entry, args.peers.as_deref(), repetition)) {
+                    eprintln!("{run}");
+                    report.runs.push(run);
+                }
             }
         }
     }
@@ -167,4 +209,31 @@ fn in_turns(lab: &Lab, args: &Args, group: &[Scenario], report: &mut Report) -> 
         lab.delete_topics(&input.topic)?;
     }
     Ok(())
+}
+
+/// What is measured without an input of its own.
+fn others_in_turns(lab: &Lab, args: &Args, report: &mut Report) {
+    let peers = args.peers.as_deref();
+    let length = if args.quick { QUICK_LATENCY } else { LATENCY };
+    for repetition in 1..=args.repetitions {
+        for way in Way::all(peers.is_some()).into_iter().filter(|_| wanted(&args.only, LATENCIES)) {
+            if let Some(latency) = report.note(latency::run(lab, way, length, peers, repetition)) {
+                eprintln!("{repetition} latency, {way}: p50 {:.2} ms, p99 {:.2} ms", latency.p50_ms, latency.p99_ms);
+                report.latencies.push(latency);
+            }
+        }
+    }
+    if wanted(&args.only, TAKEOVERS) {
+        for (symbols, next) in
+            [(1_000, Next::StandBy), (200_000, Next::StandBy), (200_000, Next::Restarted)]
+        {
+            if let Some(all) = report.note(takeover::run(lab, symbols, next, args.repetitions)) {
+                all.iter().for_each(|takeover| eprintln!("takeover: {takeover:?}"));
+                report.takeovers.extend(all);
+            }
+        }
+    }
+    if wanted(&args.only, BYTES) {
+        report.bytes = report.note(bytes::run(lab));
+    }
 }

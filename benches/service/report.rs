@@ -1,100 +1,203 @@
-//! What is told at the end: the table for people, the file for programs.
+//! What is told at the end: tables for people, a file for programs, a chart, and the copies that are kept in docs/.
 
 use std::fs;
 use std::path::Path;
 
-use anyhow::Context as _;
-use comfy_table::Table;
+use anyhow::{Context as _, ensure};
+use comfy_table::{Table, presets};
 use serde::Serialize;
 
+use crate::bytes::Bytes;
+use crate::chart;
+use crate::goals::{Goal, Row, rows};
+use crate::latency::Latency;
+use crate::machine::Machine;
 use crate::statistics::Figure;
+use crate::takeover::Takeover;
 use crate::throughput::Run;
+
+/// The kept tables are between these lines of the page.
+const KEPT_FROM: &str = "<!-- kept: written by make bench-keep -->";
+const KEPT_TO: &str = "<!-- end of kept -->";
 
 /// Everything that was measured.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
+    pub(crate) machine: Machine,
+    pub(crate) ticks: u64,
+    pub(crate) repetitions: u32,
+    pub(crate) seed: u64,
+    /// What of it is to be reached; filled in at the end.
+    pub(crate) rows: Vec<Row>,
     pub(crate) runs: Vec<Run>,
+    pub(crate) latencies: Vec<Latency>,
+    pub(crate) takeovers: Vec<Takeover>,
+    pub(crate) bytes: Option<Bytes>,
     /// Runs that failed, or whose outputs were not as they have to be.
     pub(crate) failures: Vec<String>,
 }
 
 impl Report {
-    /// Tells how a run went, and keeps it.
-    pub(crate) fn add(&mut self, outcome: anyhow::Result<Run>) {
-        match outcome {
-            Ok(run) => {
-                eprintln!(
-                    "{} {}, {}: {:.0} ticks/s, {:.0} ticks/CPU s (worker {:.2} + Redis {:.2} + broker {:.2} in {:.2} s), \
-                     {} notifications and {} candles as they have to be",
-                    run.repetition,
-                    run.scenario,
-                    run.contender,
-                    run.ticks_per_second,
-                    run.ticks_per_cpu_second,
-                    run.worker_cpu,
-                    run.redis_cpu,
-                    run.broker_cpu,
-                    run.span_seconds,
-                    run.notifications,
-                    run.candles,
-                );
-                self.runs.push(run);
-            }
-            Err(error) => {
+    /// What came of a measurement; `None` if it failed, which is told at once and at the end.
+    pub(crate) fn note<T>(&mut self, outcome: anyhow::Result<T>) -> Option<T> {
+        outcome
+            .inspect_err(|error| {
                 let failure = format!("{error:#}");
                 eprintln!("FAILED: {failure}");
                 self.failures.push(failure);
-            }
-        }
+            })
+            .ok()
     }
 
-    pub(crate) fn print(&self) {
-        let mut table = Table::new();
-        table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["scenario", "contender", "ticks/s", "ticks/CPU s", "broker CPU", "peak MiB"]);
-        for runs in self.by_contender() {
-            let figure = |of: fn(&Run) -> f64| Figure::of(runs.iter().map(|run| of(run)));
-            table.add_row([
-                runs[0].scenario.to_owned(),
-                runs[0].contender.to_string(),
-                thousands(figure(|run| run.ticks_per_second)),
-                thousands(figure(|run| run.ticks_per_cpu_second)),
-                format!("{:.2}", runs[0].broker_cpu),
-                format!("{}", runs[0].worker_peak >> 20),
-            ]);
-        }
-        println!("{table}");
+    /// Works out what was reached, and tells everything.
+    pub(crate) fn finish(&mut self) {
+        self.rows = rows(self);
+        println!("{}", self.machine.summary());
+        println!("{}\n{}", table(&RESULTS, self.results()), table(&FIGURES, self.figures()));
         for failure in &self.failures {
             println!("FAILED: {failure}");
         }
     }
 
-    /// The repetitions of each scenario and contender, in the order in which they came.
-    fn by_contender(&self) -> Vec<Vec<&Run>> {
-        let mut all: Vec<Vec<&Run>> = Vec::new();
-        for run in &self.runs {
-            let same = |runs: &&mut Vec<&Run>| {
-                runs[0].scenario == run.scenario && runs[0].contender == run.contender
-            };
-            match all.iter_mut().find(same) {
-                Some(runs) => runs.push(run),
-                None => all.push(vec![run]),
-            }
-        }
-        all
+    /// What is to be reached, line by line.
+    fn results(&self) -> Vec<Vec<String>> {
+        let row = |row: &Row| {
+            let figure = row.figure.map_or_else(
+                || "not measured".to_owned(),
+                |figure| with_spread(figure, |value| format!("{} {}", plain(value), row.unit).trim().to_owned()),
+            );
+            let goal = row.goal.map_or_else(String::new, |goal| match goal {
+                Goal::AtLeast(bound) => format!("at least {} {}", plain(bound), row.unit),
+                Goal::AtMost(bound) => format!("at most {} {}", plain(bound), row.unit),
+            });
+            let met = row.met.map_or("", |met| if met { "met" } else { "not met" });
+            vec![row.what.clone(), figure, goal.trim().to_owned(), met.to_owned()]
+        };
+        self.rows.iter().map(row).collect()
     }
 
+    /// The figures behind it.
+    fn figures(&self) -> Vec<Vec<String>> {
+        let runs = self.by_contender().into_iter().map(|runs| {
+            let figure = |of: fn(&Run) -> f64| Figure::of(runs.iter().map(|run| of(run)));
+            let told = |of, unit: f64| figure(of).map_or_else(String::new, |f| with_spread(f, |v| plain(v / unit)));
+            vec![
+                runs[0].scenario.to_owned(),
+                runs[0].contender.to_string(),
+                told(|run| run.ticks_per_second, 1e3),
+                told(|run| run.ticks_per_cpu_second, 1e3),
+                told(|run| run.worker_cpu / run.span_ticks as f64, 1e-6),
+                told(|run| run.redis_cpu / run.span_ticks as f64, 1e-6),
+                told(|run| run.broker_cpu / run.span_ticks as f64, 1e-6),
+                told(|run| run.worker_peak as f64, f64::from(1 << 20)),
+            ]
+        });
+        let latencies = self.by_way().into_iter().map(|found| {
+            let told = |of: fn(&Latency) -> f64| {
+                Figure::of(found.iter().map(|latency| of(latency)))
+                    .map_or_else(String::new, |f| with_spread(f, |v| format!("{v:.2}")))
+            };
+            let text = format!("p50 {} ms, p99 {} ms", told(|found| found.p50_ms), told(|found| found.p99_ms));
+            vec!["latency".to_owned(), found[0].way.to_string(), text]
+        });
+        runs.chain(latencies).collect()
+    }
+
+    /// The repetitions of each scenario and contender, in the order in which they came.
+    pub(crate) fn by_contender(&self) -> Vec<Vec<&Run>> {
+        grouped(&self.runs, |one, other| one.scenario == other.scenario && one.contender == other.contender)
+    }
+
+    /// The repetitions of each way.
+    pub(crate) fn by_way(&self) -> Vec<Vec<&Latency>> {
+        grouped(&self.latencies, |one, other| one.way == other.way)
+    }
+
+    /// Writes the JSON file and the chart.
     pub(crate) fn write(&self, directory: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(directory)?;
-        let path = directory.join("service.json");
-        fs::write(&path, serde_json::to_vec_pretty(self)?).with_context(|| path.display().to_string())?;
-        println!("everything is in {}", path.display());
+        let json = directory.join("service.json");
+        fs::write(&json, serde_json::to_vec_pretty(self)?).with_context(|| json.display().to_string())?;
+        let svg = directory.join("service.svg");
+        fs::write(&svg, chart::draw(self)).with_context(|| svg.display().to_string())?;
+        println!("everything is in {} and {}", json.display(), svg.display());
+        Ok(())
+    }
+
+    /// Copies it all to docs/: what the README and docs/performance.md show.
+    pub(crate) fn keep(&self) -> anyhow::Result<()> {
+        ensure!(self.failures.is_empty(), "a measurement failed; nothing is kept");
+        let docs = Path::new("docs");
+        self.write(&docs.join("performance"))?;
+        let page = docs.join("performance.md");
+        let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+        let (before, rest) = text.split_once(KEPT_FROM).context("docs/performance.md has no place for tables")?;
+        let (_, after) = rest.split_once(KEPT_TO).context("the place for tables in docs/performance.md has no end")?;
+        let kept = format!(
+            "{}\n\n{} ticks, {} repetitions.\n\n{}\n{}",
+            self.machine.summary(),
+            self.ticks,
+            self.repetitions,
+            markdown(&RESULTS, &self.results()),
+            markdown(&FIGURES, &self.figures())
+        );
+        fs::write(&page, format!("{before}{KEPT_FROM}\n{kept}{KEPT_TO}{after}"))?;
         Ok(())
     }
 }
 
-fn thousands(figure: Option<Figure>) -> String {
-    figure.map_or_else(String::new, |Figure { median, min, max }| {
-        format!("{:.0}k ({:.0}k to {:.0}k)", median / 1e3, min / 1e3, max / 1e3)
-    })
+const RESULTS: [&str; 4] = ["what", "median (spread)", "goal", ""];
+const FIGURES: [&str; 8] = [
+    "scenario",
+    "contender",
+    "1,000 ticks/s",
+    "1,000 ticks/CPU s",
+    "worker, CPU us/tick",
+    "Redis, CPU us/tick",
+    "broker, CPU us/tick",
+    "worker, peak MiB",
+];
+
+fn grouped<T>(all: &[T], same: impl Fn(&T, &T) -> bool) -> Vec<Vec<&T>> {
+    let mut groups: Vec<Vec<&T>> = Vec::new();
+    for one in all {
+        match groups.iter_mut().find(|group| same(group[0], one)) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    groups
+}
+
+fn table(header: &[&str], rows: Vec<Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header.to_vec()).add_rows(rows);
+    table.style_mut().row_separator = comfy_table::LineStyle::none();
+    table
+}
+
+fn markdown(header: &[&str], rows: &[Vec<String>]) -> String {
+    let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(header.to_vec()) + &line(vec!["---"; header.len()]);
+    for row in rows {
+        let missing = header.len() - row.len();
+        text += &line(row.iter().map(String::as_str).chain(std::iter::repeat_n("", missing)).collect());
+    }
+    text
+}
+
+/// The median, and behind it the least and the most if there were several.
+fn with_spread(figure: Figure, text: impl Fn(f64) -> String) -> String {
+    let Figure { median, min, max } = figure;
+    if text(min) == text(max) {
+        return text(median);
+    }
+    format!("{} ({} to {})", text(median), text(min), text(max))
+}
+
+/// Three digits or so.
+fn plain(value: f64) -> String {
+    let decimals = if value.abs() >= 100.0 { 0 } else if value.abs() >= 10.0 { 1 } else { 2 };
+    let text = format!("{value:.decimals$}");
+    if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
 }

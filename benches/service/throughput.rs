@@ -1,25 +1,24 @@
 //! One contender works through one input: how fast, at what cost, and whether everything came out.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::KafkaError;
-use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use serde::Serialize;
 use tickwatch::sandbox::Redis;
 
 use crate::accounting::{Progress, Sample, Span, cpu, memory};
 use crate::bystander;
+use crate::clients::Reader;
 use crate::common::kafka::Isolation;
-use crate::common::{PATIENCE, connect};
-use crate::contenders::{Contender, Running};
+use crate::common::connect;
+use crate::contenders::{Contender, Job, Running};
 use crate::expected::{Found, count};
-use crate::input::Input;
+use crate::input::{Input, Spec};
 use crate::lab::{Lab, Names, patience, put_rules, start_redis};
 
 /// Between two samples.
@@ -62,6 +61,23 @@ pub(crate) struct Run {
     pub(crate) redis_stats: BTreeMap<String, String>,
 }
 
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Run { scenario, contender, repetition, notifications, candles, .. } = self;
+        write!(
+            f,
+            "{repetition} {scenario}, {contender}: {:.0} ticks/s, {:.0} ticks/CPU s (worker {:.2} + Redis {:.2}, broker \
+             {:.2}, in {:.2} s); {notifications} notifications and {candles} candles as they have to be",
+            self.ticks_per_second,
+            self.ticks_per_cpu_second,
+            self.worker_cpu,
+            self.redis_cpu,
+            self.broker_cpu,
+            self.span_seconds,
+        )
+    }
+}
+
 /// Who runs on what.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
@@ -76,11 +92,14 @@ pub(crate) struct Entry<'a> {
 pub(crate) fn run(lab: &Lab, entry: Entry<'_>, peers: Option<&Path>, repetition: u32) -> anyhow::Result<Run> {
     let Entry { scenario, contender, input, .. } = entry;
     let names = lab.output_topics("run")?;
+    let rules = input.spec.rules();
     let redis = contender.uses_redis().then(start_redis).transpose()?;
     if let Some(redis) = &redis {
-        put_rules(&mut connect(&redis.url())?, &input.spec)?;
+        put_rules(&mut connect(&redis.url())?, input.spec.symbols, &rules)?;
     }
-    let mut running = contender.start(lab, &input.spec, &input.topic, &names, redis.as_ref(), peers)?;
+    let Spec { symbols, intervals, .. } = input.spec;
+    let job = Job { topic: &input.topic, names: &names, symbols, rules: &rules, intervals };
+    let mut running = contender.start(lab, &job, redis.as_ref(), peers)?;
     let outcome = follow(lab, entry, &names, redis.as_ref(), &mut running, repetition)
         .with_context(|| format!("{scenario}, {contender}; its log ends with:\n{}", running.log_tail()));
     running.stop()?;
@@ -195,56 +214,18 @@ fn read_back(lab: &Lab, contender: Contender, input: &Input, names: &Names) -> a
         return Ok(found);
     }
     let deadline = Instant::now() + OUTPUTS;
+    let over = || Instant::now() > deadline; // what is missing then is found by comparing
     let (alerts, candles) = count(&input.expected, contender.has_watermark());
-    let isolation = contender.isolation();
-    read_topic(lab, &names.notifications, isolation, deadline, |value| {
+    let reader = |topic| Reader::from_beginning(lab.brokers(), topic, contender.isolation());
+    reader(&names.notifications)?.read(|value, all_read| {
         value.map_or(Ok(()), |value| found.take_alert(value))?;
-        Ok(found.alerts() >= alerts)
+        Ok((all_read && found.alerts() >= alerts) || over())
     })?;
-    read_topic(lab, &names.candles, isolation, deadline, |value| {
+    reader(&names.candles)?.read(|value, all_read| {
         value.map_or(Ok(()), |value| found.take_candle(value))?;
-        Ok(found.candles() >= candles)
+        Ok((all_read && found.candles() >= candles) || over())
     })?;
     Ok(found)
-}
-
-/// Gives each value to `take` until that says that it has all and every partition is at its end; `take` is asked
-/// once without a value first. Past the deadline it reads no further, and what is missing is found by comparing.
-fn read_topic(
-    lab: &Lab,
-    topic: &str,
-    isolation: Isolation,
-    deadline: Instant,
-    mut take: impl FnMut(Option<&[u8]>) -> anyhow::Result<bool>,
-) -> anyhow::Result<()> {
-    let isolation = if isolation == Isolation::ReadCommitted { "read_committed" } else { "read_uncommitted" };
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", lab.brokers())
-        .set("group.id", "reader-without-a-group")
-        .set("enable.auto.commit", "false")
-        .set("enable.partition.eof", "true")
-        .set("isolation.level", isolation)
-        .create()?;
-    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
-    let mut assignment = TopicPartitionList::new();
-    for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
-        assignment.add_partition_offset(topic, partition.id(), Offset::Beginning)?;
-    }
-    consumer.assign(&assignment)?;
-    let mut at_end = std::collections::BTreeSet::new();
-    let mut all = take(None)?;
-    while Instant::now() < deadline && !(all && at_end.len() == assignment.count()) {
-        match consumer.poll(Duration::from_millis(100)) {
-            None => {}
-            Some(Ok(message)) => {
-                at_end.remove(&message.partition());
-                all = take(message.payload())?;
-            }
-            Some(Err(KafkaError::PartitionEOF(partition))) => drop(at_end.insert(partition)),
-            Some(Err(error)) => return Err(error).context(format!("read topic {topic}")),
-        }
-    }
-    Ok(())
 }
 
 fn redis_stats(redis: &Redis) -> anyhow::Result<BTreeMap<String, String>> {
