@@ -4,9 +4,12 @@ CARGO ?= cargo
 export CARGO
 export RUNS SEED JOBS PROFILE
 
+BENCH ?=
+BENCH_PROFILE ?= bench
+
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-compose chaos build install fmt lint deny fuzz clean
+.PHONY: help demo test test-compose chaos bench bench-peers bench-keep peers build install fmt lint deny fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +25,20 @@ test-compose: ## the compose file with three workers, one of which is killed
 
 chaos: ## RUNS seeds from SEED on: everything around the service breaks, nothing is lost or doubled
 	@scripts/chaos.sh
+
+service = $(CARGO) bench --locked --profile $(BENCH_PROFILE) --bench service --
+
+bench: install ## how fast it is, and at what cost: a table; BENCH='--only latency' for a part, `--help` for more
+	$(service) $(BENCH)
+
+bench-peers: install peers ## the same beside Kafka Streams
+	$(service) --peers benches/peers $(BENCH)
+
+bench-keep: install peers ## the same, copied to docs/
+	$(service) --peers benches/peers --keep
+
+peers:
+	mvn -B -q -f benches/peers package </dev/null
 
 build: ## the program, quickly built (`cargo build --release` for the one to deploy)
 	$(CARGO) build --locked

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -124,7 +124,8 @@ pub(crate) fn run(
     }
     lab.delete_topics(&names.group)?;
     lab.delete_topics(&source)?;
-    let mut took = outcome.with_context(|| format!("latency of {way}; its log ends with:\n{log}"))?;
+    let mut took =
+        outcome.map_err(|error| anyhow!("latency, {way}: {error:#}\nthe contender's log ends with:\n{log}"))?;
     took.sort_by(f64::total_cmp);
     Ok(Latency {
         way,

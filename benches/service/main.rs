@@ -159,7 +159,7 @@ fn measure(mut args: Args) -> anyhow::Result<ExitCode> {
     }
     others_in_turns(&lab, &args, &mut report);
     lab.close()?;
-    report.finish();
+    report.finish(args.only.is_empty());
     report.write(&args.out)?;
     if args.keep {
         report.keep()?;

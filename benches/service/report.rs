@@ -49,9 +49,10 @@ impl Report {
             .ok()
     }
 
-    /// Works out what was reached, and tells everything.
-    pub(crate) fn finish(&mut self) {
+    /// Works out what was reached, and tells everything; what was not measured only if all was wanted.
+    pub(crate) fn finish(&mut self, all: bool) {
         self.rows = rows(self);
+        self.rows.retain(|row| all || row.figure.is_some());
         println!("{}", self.machine.summary());
         println!("{}\n{}", table(&RESULTS, self.results()), table(&FIGURES, self.figures()));
         for failure in &self.failures {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow};
 use serde::Serialize;
 use tickwatch::config::Scalar;
 
@@ -48,8 +48,10 @@ pub(crate) fn run(lab: &Lab, symbols: u32, next: Next, repetitions: u32) -> anyh
     group.fill(symbols, 1)?;
     let mut all = Vec::new();
     for repetition in 1..=repetitions {
-        let took = kill_owner(lab, &mut group, &mut workers)
-            .with_context(|| workers.iter().map(Worker::logs).collect::<Vec<_>>().join("\n"))?;
+        let took = kill_owner(lab, &mut group, &mut workers).map_err(|error| {
+            let logs: Vec<String> = workers.iter().map(Worker::logs).collect();
+            anyhow!("takeover, {symbols} symbols: {error:#}; the workers' logs:\n{}", logs.join("\n"))
+        })?;
         all.push(Takeover { symbols, next, repetition, seconds: took.as_secs_f64() });
     }
     for worker in &mut workers {
@@ -96,6 +98,5 @@ fn owner_of(group: &Group<'_>) -> anyhow::Result<u32> {
     let key = format!("{}source:{}/0", group.config.namespace, group.config.kafka.topic);
     let owner: String = redis::cmd("HGET").arg(key).arg("owner").query(&mut redis)?;
     let process = owner.rsplit('-').nth(1).and_then(|process| process.parse().ok());
-    ensure!(process.is_some(), "{owner} names no process");
-    process.context("it is there")
+    process.with_context(|| format!("{owner} names no process"))
 }
