@@ -31,7 +31,7 @@ use crate::verdict::{self, Difference, Tally};
 const STUCK: Duration = Duration::from_secs(90);
 
 /// How long everything may take to be delivered: a busy machine is slow.
-const SETTLED: Duration = Duration::from_secs(600);
+const SETTLED: Duration = Duration::from_mins(10);
 
 /// How often a snapshot of Redis is taken.
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(700);
