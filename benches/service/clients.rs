@@ -1,7 +1,7 @@
 //! Plain Kafka clients of the harness, all with the same settings: nothing waits to be sent together.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -44,6 +44,20 @@ impl Sender {
     }
 }
 
+/// The next offset of a partition. A broker that has just made a topic may say for a moment that it does not lead it.
+pub(crate) fn end_of(consumer: &BaseConsumer, topic: &str, partition: i32) -> anyhow::Result<i64> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match consumer.fetch_watermarks(topic, partition, PATIENCE) {
+            Ok((_, end)) => return Ok(end),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error).context(format!("the end of {topic}/{partition}"));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
 /// Reads all partitions of a topic as a member of no group.
 pub(crate) struct Reader {
     consumer: BaseConsumer,
@@ -59,8 +73,7 @@ impl Reader {
     /// Reads what comes from now on.
     pub(crate) fn from_now_on(brokers: &str, topic: &str, isolation: Isolation) -> anyhow::Result<Reader> {
         Reader::new(brokers, topic, isolation, |consumer, partition| {
-            let (_, end) = consumer.fetch_watermarks(topic, partition, PATIENCE)?;
-            Ok(Offset::Offset(end))
+            Ok(Offset::Offset(end_of(consumer, topic, partition)?))
         })
     }
 

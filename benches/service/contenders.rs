@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde::{Serialize, Serializer};
 use tickwatch::config::{Config, Guarantee};
 use tickwatch::sandbox::{Process, Redis};
@@ -245,14 +245,13 @@ impl Running {
         }
     }
 
-    /// Fails with its log if it has ended.
+    /// Fails if it has ended.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         let ended = match self {
             Running::Worker(worker) => worker.exit_status()?,
             Running::Child { process, .. } => process.exit_status()?,
         };
-        ensure!(ended.is_none(), "it ended ({}); its log ends with:\n{}", ended.unwrap_or_default(), self.log_tail());
-        Ok(())
+        ended.map_or(Ok(()), |status| bail!("it ended ({status})"))
     }
 
     /// The last lines of what it wrote.

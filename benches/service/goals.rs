@@ -9,7 +9,7 @@ use crate::latency::{Latency, Way};
 use crate::report::Report;
 use crate::scenarios::{
     BYSTANDER, HOT_90, INTERVALS_5, LEVEL, NAIVE, PARTITIONS_1, PARTITIONS_12, RULES_1000, RULES_1000000, STANDARD,
-    SYMBOLS_10, SYMBOLS_100000, UNIFORM,
+    SYMBOLS_10, SYMBOLS_100000, THIN, UNIFORM,
 };
 use crate::statistics::Figure;
 use crate::takeover::Next;
@@ -156,6 +156,7 @@ pub(crate) fn rows(report: &Report) -> Vec<Row> {
     row("cost per tick, 100,000 symbols v 1,000", "×", at_most(2.0), against(SYMBOLS_100000, UNIFORM, cost));
     for (scenario, name) in [
         (SYMBOLS_10, "10 symbols v 1,000"),
+        (THIN, "100,000 symbols with a candle a tick v 1,000 with one every 50"),
         (PARTITIONS_1, "1 partition v 6"),
         (PARTITIONS_12, "12 partitions v 6"),
         (LEVEL, "level rules v edge rules"),
@@ -164,9 +165,9 @@ pub(crate) fn rows(report: &Report) -> Vec<Row> {
         row(&format!("cost per tick, {name}"), "×", None, against(scenario, UNIFORM, cost));
     }
 
-    for symbols in [1_000, 200_000] {
+    for (symbols, name) in [(1_000, "1,000"), (200_000, "200,000")] {
         row(
-            &format!("first output of a new owner after SIGKILL, {symbols} symbols"),
+            &format!("first output of a new owner after SIGKILL, {name} symbols"),
             "s",
             at_most(SESSION_TIMEOUT + TAKEOVER),
             report.takeover(symbols, Next::StandBy),

@@ -9,19 +9,17 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::BaseConsumer;
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, NoCustomPartitioner, Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 
-use crate::common::PATIENCE;
+use crate::clients::end_of;
 use crate::expected::{Expected, Oracle};
 use crate::lab::Lab;
 
 /// Event time of the first tick, ms: in the past, so that no clock has a say.
 const BEGIN: i64 = 1_700_000_000_000;
-/// Ticks of one symbol in a second of event time, where all have the same share.
-const TICKS_A_SECOND: u64 = 50;
 /// The lowest price, in hundredths.
 const FLOOR: i64 = 10_000;
 /// Prices of a symbol walk within so many hundredths above [`FLOOR`], by at most [`STEP`] a tick. With ten thresholds
@@ -42,6 +40,8 @@ const FLUSH: Duration = Duration::from_mins(2);
 pub(crate) struct Spec {
     pub(crate) ticks: u64,
     pub(crate) symbols: u32,
+    /// Of all symbols, in a second of event time.
+    pub(crate) a_second: u64,
     pub(crate) partitions: i32,
     /// Percent of the ticks that are of one symbol; `None`: all have the same share.
     pub(crate) hot: Option<u32>,
@@ -132,10 +132,9 @@ impl Spec {
 
     /// The ticks in the order in which they are sent, without the last of each partition.
     pub(crate) fn ticks(&self) -> impl Iterator<Item = Tick> {
-        let Spec { ticks, symbols, hot, .. } = *self;
+        let Spec { ticks, symbols, a_second, hot, .. } = *self;
         let mut random = StdRng::seed_from_u64(self.seed);
         let mut prices: Vec<i64> = (0..symbols).map(|_| random.random_range(0..BAND)).collect();
-        let a_second = TICKS_A_SECOND * u64::from(symbols);
         (0..ticks).map(move |number| {
             let symbol = match hot {
                 Some(percent) if random.random_range(0..100) < percent => 0,
@@ -279,7 +278,7 @@ impl<'a> Loader<'a> {
         ensure!(refused == 0, "Kafka refused {refused} records of {}", self.topic);
         let asking: BaseConsumer = ClientConfig::new().set("bootstrap.servers", self.brokers).create()?;
         for (partition, next) in self.next.iter().enumerate() {
-            let (_, end) = asking.fetch_watermarks(self.topic, partition as i32, PATIENCE)?;
+            let end = end_of(&asking, self.topic, partition as i32)?;
             if end != *next {
                 bail!("{}/{partition} ends at {end}, {next} records were sent", self.topic);
             }

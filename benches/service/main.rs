@@ -173,13 +173,13 @@ fn wanted(only: &[String], name: &str) -> bool {
 
 /// The scenarios that are wanted, with the one that the others are compared with.
 fn choose(group: &[Scenario], only: &[String]) -> Vec<Scenario> {
-    let with = [(scenarios::NAIVE, scenarios::STANDARD), (scenarios::RULES_1000, scenarios::RULES_1000000)];
-    let any = group.iter().any(|scenario| wanted(only, scenario.name));
-    let is_chosen = |scenario: &&Scenario| {
-        wanted(only, scenario.name)
-            || (any && scenario.name == scenarios::UNIFORM)
-            || with.iter().any(|(name, other)| scenario.name == *name && wanted(only, other))
+    let is_compared = |name: &str| match name {
+        scenarios::NAIVE => wanted(only, scenarios::STANDARD),
+        scenarios::RULES_1000 => wanted(only, scenarios::RULES_1000000),
+        scenarios::UNIFORM => group.iter().any(|scenario| scenario.is_compared && wanted(only, scenario.name)),
+        _ => false,
     };
+    let is_chosen = |scenario: &&Scenario| wanted(only, scenario.name) || is_compared(scenario.name);
     group.iter().filter(is_chosen).cloned().collect()
 }
 

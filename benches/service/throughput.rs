@@ -26,6 +26,9 @@ const PACE: Duration = Duration::from_millis(50);
 /// How long outputs may take to be readable once everything is committed.
 const OUTPUTS: Duration = Duration::from_secs(15);
 
+/// The kernel counts CPU time in hundredths of a second; less than one is taken for one.
+const LEAST_CPU: f64 = 0.01;
+
 /// What one run came to.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Run {
@@ -154,7 +157,7 @@ fn follow(
         redis_cpu: of_redis,
         broker_cpu: span.used(|sample| sample.broker),
         ticks_per_second: ticks / span.seconds(),
-        ticks_per_cpu_second: ticks / (worker + of_redis),
+        ticks_per_cpu_second: ticks / (worker + of_redis).max(LEAST_CPU),
         total_seconds,
         worker_peak,
         redis_peak: redis.map_or(Ok(0), |redis| memory(redis.pid(), "VmHWM"))?,
