@@ -9,7 +9,7 @@ BENCH_PROFILE ?= bench
 
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-compose chaos bench bench-peers bench-keep peers build install fmt lint deny fuzz clean
+.PHONY: help demo test test-compose chaos bench bench-peers bench-keep bench-check bench-record peers build install fmt lint deny fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,7 @@ chaos: ## RUNS seeds from SEED on: everything around the service breaks, nothing
 	@scripts/chaos.sh
 
 service = $(CARGO) bench --locked --profile $(BENCH_PROFILE) --bench service --
+check = $(CARGO) bench --locked --profile $(BENCH_PROFILE) --bench check --
 
 bench: install ## how fast it is, and at what cost: a table; BENCH='--only latency' for a part, `--help` for more
 	$(service) $(BENCH)
@@ -37,7 +38,16 @@ bench-peers: install peers ## the same beside Kafka Streams
 bench-keep: install peers ## the same, copied to docs/
 	$(service) --peers benches/peers --keep
 
+bench-check: ## whether a tick costs over 15% more instructions than benches/check/record.json says
+	@scripts/install.sh bench-check
+	$(check)
+
+bench-record: ## writes that record
+	@scripts/install.sh bench-check
+	$(check) --record
+
 peers:
+	@scripts/install.sh peers
 	mvn -B -q -f benches/peers package </dev/null
 
 build: ## the program, quickly built (`cargo build --release` for the one to deploy)

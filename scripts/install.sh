@@ -3,6 +3,8 @@
 #
 #   scripts/install.sh            a C toolchain, redis-server, Kafka's jars
 #   scripts/install.sh compose    also what `make test-compose` needs: dockerd, docker-compose, debootstrap
+#   scripts/install.sh peers      also what builds the Kafka Streams peers of `make bench-peers`: a JDK, Maven
+#   scripts/install.sh bench-check   also what `make bench-check` counts with: valgrind
 #
 # What cannot be installed is named with the next step. Only what the build itself needs is fatal: tests that
 # lack a part report themselves as skipped, with the reason.
@@ -81,11 +83,20 @@ if [ ! -e "$kafka_libs/.complete" ] && [ -z "${TW_KAFKA_LIBS:-}" ]; then
   fi
 fi
 
-if [ "${1:-}" = compose ]; then
-  need dockerd "runs the containers" docker.io || true
-  need docker-compose "starts the services" docker-compose || true
-  need debootstrap "builds the stand-in images" debootstrap || true
-fi
+case "${1:-}" in
+  compose)
+    need dockerd "runs the containers" docker.io || true
+    need docker-compose "starts the services" docker-compose || true
+    need debootstrap "builds the stand-in images" debootstrap || true
+    ;;
+  peers)
+    need javac "compiles the peers" openjdk-17-jdk-headless || true
+    need mvn "builds the peers" maven || true
+    ;;
+  bench-check)
+    need valgrind "counts instructions" valgrind || true
+    ;;
+esac
 
 if [ "$missing_for_build" = 1 ]; then
   exit 1

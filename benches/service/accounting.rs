@@ -5,8 +5,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use rdkafka::consumer::BaseConsumer;
 use rdkafka::ClientConfig;
+use rdkafka::consumer::BaseConsumer;
 use rustix::param::clock_ticks_per_second;
 
 use crate::common::kafka::committed;
@@ -33,7 +33,9 @@ pub(crate) fn cpu(pid: u32) -> anyhow::Result<Duration> {
 pub(crate) fn memory(pid: u32, line: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let value = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
-    let kib = value.and_then(|value| value.trim().strip_suffix(" kB")).with_context(|| format!("process {pid} has ended"))?;
+    let kib = value
+        .and_then(|value| value.trim().strip_suffix(" kB"))
+        .with_context(|| format!("process {pid} has ended"))?;
     Ok(kib.trim().parse::<u64>()? * 1024)
 }
 

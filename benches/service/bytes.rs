@@ -5,8 +5,8 @@ use redis::Connection;
 use serde::Serialize;
 
 use crate::common::connect;
-use crate::input::symbol_name;
 use crate::lab::Lab;
+use crate::market::symbol_name;
 use crate::state::Group;
 
 const SYMBOLS: u32 = 1_000;

@@ -83,8 +83,7 @@ impl Reader {
         isolation: Isolation,
         begin: impl Fn(&BaseConsumer, i32) -> anyhow::Result<Offset>,
     ) -> anyhow::Result<Reader> {
-        let isolation =
-            if isolation == Isolation::ReadCommitted { "read_committed" } else { "read_uncommitted" };
+        let isolation = if isolation == Isolation::ReadCommitted { "read_committed" } else { "read_uncommitted" };
         let consumer: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", brokers)
             .set("group.id", "reader-without-a-group")

@@ -14,8 +14,8 @@ use tickwatch::sandbox::{Process, Redis};
 
 use crate::common::kafka::Isolation;
 use crate::common::worker::Worker;
-use crate::input::{Rule, decimal, symbol_name};
 use crate::lab::{Lab, Names};
+use crate::market::{Rule, decimal, symbol_name};
 
 /// Of every contender that makes candles.
 pub(crate) const LATENESS: Duration = Duration::from_secs(1);
@@ -30,7 +30,9 @@ const STREAMS_THREADS: u32 = 2;
 pub(crate) enum Contender {
     Tickwatch(Once),
     /// Consumes, and with `parse` decodes the JSON: the limit of any program in this one's place.
-    Raw { parse: bool },
+    Raw {
+        parse: bool,
+    },
     /// One awaited script call a tick.
     Naive,
     Streams(Form, Once),
@@ -158,8 +160,7 @@ pub(crate) fn worker_config(lab: &Lab, job: &Job<'_>, redis: &Redis, once: Once)
         Once::AtLeast => Guarantee::AtLeastOnce,
         Once::Exactly => Guarantee::ExactlyOnce,
     };
-    config.candles.intervals =
-        job.intervals.iter().map(|interval| interval.parse()).collect::<Result<_, _>>()?;
+    config.candles.intervals = job.intervals.iter().map(|interval| interval.parse()).collect::<Result<_, _>>()?;
     config.candles.lateness = LATENESS;
     config.output.notifications.clone_from(&names.notifications);
     config.output.candles.clone_from(&names.candles);

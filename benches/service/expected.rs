@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::common::oracle::window;
-use crate::input::{Rule, Spec, Tick, Trigger, symbol_number};
+use crate::market::{Rule, Spec, Tick, Trigger, symbol_number};
 
 /// Which tick fired which rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

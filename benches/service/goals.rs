@@ -103,7 +103,8 @@ pub(crate) fn rows(report: &Report) -> Vec<Row> {
         ),
     );
 
-    let percentiles: [(&str, fn(&Latency) -> f64); 2] = [("p50", |found| found.p50_ms), ("p99", |found| found.p99_ms)];
+    let percentiles: [(&str, fn(&Latency) -> f64); 2] =
+        [("p50", |found| found.p50_ms), ("p99", |found| found.p99_ms)];
     for (contender, name, goal) in
         [(AT_LEAST_ONCE, "at_least_once", at_most(3.0)), (EXACTLY_ONCE, "exactly once", None)]
     {
@@ -191,7 +192,12 @@ pub(crate) fn rows(report: &Report) -> Vec<Row> {
 
     let bytes = report.bytes;
     let mut in_redis = |what: &str, most: Option<f64>, value: Option<f64>| {
-        row(&format!("Redis bytes: {what}"), "", most.map(Goal::AtMost), value.and_then(|value| Figure::of([value])));
+        row(
+            &format!("Redis bytes: {what}"),
+            "",
+            most.map(Goal::AtMost),
+            value.and_then(|value| Figure::of([value])),
+        );
     };
     in_redis("an open candle", Some(200.0), bytes.map(|bytes| bytes.candle));
     in_redis("its place among the windows to close", None, bytes.map(|bytes| bytes.due));
@@ -213,12 +219,13 @@ pub(crate) fn rows(report: &Report) -> Vec<Row> {
     row("the same, second half of the run v first", "×", at_most(FLAT), of_12(|run| run.worker_growth));
 
     for (contender, name) in [(AT_LEAST_ONCE, "at_least_once"), (EXACTLY_ONCE, "exactly once")] {
-        let times = |of: fn(&crate::bystander::Times) -> f64| {
-            let repetitions = report.repetitions();
-            Figure::of(repetitions.into_iter().filter_map(|repetition| {
-                report.run(BYSTANDER, contender, repetition)?.bystander.as_ref().map(of)
-            }))
-        };
+        let times =
+            |of: fn(&crate::bystander::Times) -> f64| {
+                let repetitions = report.repetitions();
+                Figure::of(repetitions.into_iter().filter_map(|repetition| {
+                    report.run(BYSTANDER, contender, repetition)?.bystander.as_ref().map(of)
+                }))
+            };
         row(&format!("somebody else's GET under full load, {name}, p50"), "ms", None, times(|t| t.p50_us / 1e3));
         row(&format!("somebody else's GET under full load, {name}, p99"), "ms", None, times(|t| t.p99_us / 1e3));
     }
@@ -245,7 +252,13 @@ impl Report {
         self.runs.iter().find(is_it)
     }
 
-    fn value(&self, scenario: &str, contender: Contender, repetition: u32, of: impl Fn(&Run) -> f64) -> Option<f64> {
+    fn value(
+        &self,
+        scenario: &str,
+        contender: Contender,
+        repetition: u32,
+        of: impl Fn(&Run) -> f64,
+    ) -> Option<f64> {
         self.run(scenario, contender, repetition).map(of)
     }
 
@@ -255,12 +268,9 @@ impl Report {
     }
 
     /// One over the other within each repetition that has both.
-    fn ratio(
-        &self,
-        over: impl Fn(u32) -> Option<f64>,
-        under: impl Fn(u32) -> Option<f64>,
-    ) -> Option<Figure> {
-        let ratios = self.repetitions().into_iter().filter_map(|repetition| Some(over(repetition)? / under(repetition)?));
+    fn ratio(&self, over: impl Fn(u32) -> Option<f64>, under: impl Fn(u32) -> Option<f64>) -> Option<Figure> {
+        let ratios =
+            self.repetitions().into_iter().filter_map(|repetition| Some(over(repetition)? / under(repetition)?));
         Figure::of(ratios)
     }
 

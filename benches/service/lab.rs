@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 use crate::common::PATIENCE;
 use crate::common::kafka::create_topics;
-use crate::input::{Rule, Trigger, decimal, symbol_name};
+use crate::market::{Rule, Trigger, decimal, symbol_name};
 
 /// Partitions of each output topic.
 const OUTPUT_PARTITIONS: i32 = 6;

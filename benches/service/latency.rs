@@ -6,8 +6,8 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ use crate::common::kafka::Isolation;
 use crate::common::{connect, now};
 use crate::contenders::{Contender, Form, Job, Once, Running};
 use crate::expected::hundredths;
-use crate::input::{Rule, Trigger, decimal, symbol_name};
 use crate::lab::{Lab, Names, put_rules, start_redis};
+use crate::market::{Rule, Trigger, decimal, symbol_name};
 use crate::statistics::percentile;
 
 /// Ticks a second.
@@ -71,7 +71,9 @@ impl Way {
             Way::Through(Contender::Tickwatch(Once::Exactly)),
         ];
         if with_peers {
-            all.extend([Form::Processor, Form::Dsl].map(|form| Way::Through(Contender::Streams(form, Once::Exactly))));
+            all.extend(
+                [Form::Processor, Form::Dsl].map(|form| Way::Through(Contender::Streams(form, Once::Exactly))),
+            );
         }
         all
     }
@@ -175,7 +177,8 @@ fn measure(
         let sent = line.sent.lock().expect("nobody panics with it");
         let all = sent.iter().enumerate().skip(first).map(|(number, at)| {
             let arrived = arrivals.get(number).copied().flatten();
-            arrived.with_context(|| format!("tick {number} of {} has no notification", sent.len()))
+            arrived
+                .with_context(|| format!("tick {number} of {} has no notification", sent.len()))
                 .map(|arrived| (arrived - *at).as_secs_f64() * 1e3)
         });
         all.collect()

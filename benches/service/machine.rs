@@ -35,7 +35,11 @@ impl Machine {
                 .parse::<u64>()
                 .map_or(0, |kib| kib >> 20),
             kernel: first_line("/proc/sys/kernel/osrelease"),
-            tickwatch: format!("{} {}", env!("CARGO_PKG_VERSION"), said_by("git", &["rev-parse", "--short", "HEAD"])),
+            tickwatch: format!(
+                "{} {}",
+                env!("CARGO_PKG_VERSION"),
+                said_by("git", &["rev-parse", "--short", "HEAD"])
+            ),
             rustc: said_by("rustc", &["--version"]),
             librdkafka,
             redis: said_by("redis-server", &["--version"]),

@@ -6,7 +6,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `lab` | the servers and topics of a run |
-//! | `input`, `expected`, `scenarios` | ticks from a seed, what has to come of them, the shapes that are tried |
+//! | `market`, `input`, `expected`, `scenarios` | ticks from a seed, on the broker; what has to come of them; the shapes that are tried |
 //! | `contenders`, `raw`, `naive` | who runs, each a process of its own; two of them are this program again |
 //! | `throughput`, `accounting`, `bystander` | one contender through one input, CPU and memory by the kernel's count |
 //! | `latency`, `clients` | from tick to notification at a steady pace |
@@ -17,6 +17,8 @@
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
+#[path = "../shared/market.rs"]
+mod market;
 
 mod accounting;
 mod bystander;
@@ -189,7 +191,7 @@ fn in_turns(lab: &Lab, args: &Args, group: &[Scenario], report: &mut Report) -> 
     for scenario in group {
         if inputs.iter().all(|input| input.spec != scenario.spec) {
             let started = Instant::now();
-            inputs.push(scenario.spec.load(lab)?);
+            inputs.push(Input::load(scenario.spec, lab)?);
             eprintln!("{}: {} ticks loaded in {:.1?}", scenario.name, scenario.spec.ticks, started.elapsed());
         }
     }
@@ -218,15 +220,16 @@ fn others_in_turns(lab: &Lab, args: &Args, report: &mut Report) {
     for repetition in 1..=args.repetitions {
         for way in Way::all(peers.is_some()).into_iter().filter(|_| wanted(&args.only, LATENCIES)) {
             if let Some(latency) = report.note(latency::run(lab, way, length, peers, repetition)) {
-                eprintln!("{repetition} latency, {way}: p50 {:.2} ms, p99 {:.2} ms", latency.p50_ms, latency.p99_ms);
+                eprintln!(
+                    "{repetition} latency, {way}: p50 {:.2} ms, p99 {:.2} ms",
+                    latency.p50_ms, latency.p99_ms
+                );
                 report.latencies.push(latency);
             }
         }
     }
     if wanted(&args.only, TAKEOVERS) {
-        for (symbols, next) in
-            [(1_000, Next::StandBy), (200_000, Next::StandBy), (200_000, Next::Restarted)]
-        {
+        for (symbols, next) in [(1_000, Next::StandBy), (200_000, Next::StandBy), (200_000, Next::Restarted)] {
             if let Some(all) = report.note(takeover::run(lab, symbols, next, args.repetitions)) {
                 all.iter().for_each(|takeover| eprintln!("takeover: {takeover:?}"));
                 report.takeovers.extend(all);

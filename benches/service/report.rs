@@ -110,7 +110,8 @@ impl Report {
                 Figure::of(found.iter().map(|latency| of(latency)))
                     .map_or_else(String::new, |f| with_spread(f, |value| format!("{value:.2}")))
             };
-            let (p50, p99, max) = (told(|found| found.p50_ms), told(|found| found.p99_ms), told(|found| found.max_ms));
+            let (p50, p99, max) =
+                (told(|found| found.p50_ms), told(|found| found.p99_ms), told(|found| found.max_ms));
             vec![found[0].way.to_string(), p50, p99, max]
         });
         ways.collect()
@@ -145,7 +146,8 @@ impl Report {
         let page = docs.join("performance.md");
         let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
         let (before, rest) = text.split_once(KEPT_FROM).context("docs/performance.md has no place for tables")?;
-        let (_, after) = rest.split_once(KEPT_TO).context("the place for tables in docs/performance.md has no end")?;
+        let (_, after) =
+            rest.split_once(KEPT_TO).context("the place for tables in docs/performance.md has no end")?;
         let tables = self.tables().map(|(header, rows)| markdown(header, &rows));
         let (machine, ticks, repetitions) = (self.machine.summary(), self.ticks, self.repetitions);
         let kept = format!("{machine}\n\n{ticks} ticks, {repetitions} repetitions.\n\n{}", tables.join("\n"));
@@ -206,7 +208,13 @@ fn with_spread(figure: Figure, text: impl Fn(f64) -> String) -> String {
 
 /// Three digits or so.
 fn plain(value: f64) -> String {
-    let decimals = if value.abs() >= 100.0 { 0 } else if value.abs() >= 10.0 { 1 } else { 2 };
+    let decimals = if value.abs() >= 100.0 {
+        0
+    } else if value.abs() >= 10.0 {
+        1
+    } else {
+        2
+    };
     let text = format!("{value:.decimals$}");
     if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
 }

@@ -1,7 +1,7 @@
 //! The inputs, each the standard one with one thing changed, and who works through them.
 
 use crate::contenders::{Contender, Form, Once};
-use crate::input::{Spec, Trigger};
+use crate::market::{Spec, Trigger};
 
 /// An input, who runs on it, and by what name.
 #[derive(Debug, Clone)]
@@ -72,7 +72,14 @@ pub(crate) fn of_contenders(ticks: u64, seed: u64, with_peers: bool) -> Vec<Scen
     }
     let about = "1,000 symbols, 6 partitions, 10 edge rules a symbol, candles of 1 s";
     vec![
-        Scenario { name: STANDARD, about, spec: standard(ticks, seed), contenders, bystander: false, is_compared: false },
+        Scenario {
+            name: STANDARD,
+            about,
+            spec: standard(ticks, seed),
+            contenders,
+            bystander: false,
+            is_compared: false,
+        },
         Scenario {
             name: NAIVE,
             about: "the same, with fewer ticks",

@@ -11,8 +11,8 @@ use crate::clients::Sender;
 use crate::common::connect;
 use crate::common::worker::Worker;
 use crate::contenders::{Job, Once, worker_config};
-use crate::input::{Rule, Trigger, decimal, symbol_name};
 use crate::lab::{Lab, Names, patience, put_rules, start_redis};
+use crate::market::{Rule, Trigger, decimal, symbol_name};
 
 /// Event time of every tick, ms.
 const BEGIN: i64 = 1_700_000_000_000;

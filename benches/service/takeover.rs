@@ -62,7 +62,8 @@ pub(crate) fn run(lab: &Lab, symbols: u32, next: Next, repetitions: u32) -> anyh
 }
 
 fn kill_owner(lab: &Lab, group: &mut Group<'_>, workers: &mut [Worker]) -> anyhow::Result<Duration> {
-    let outputs = Reader::from_now_on(lab.brokers(), &group.config.output.notifications, Isolation::ReadUncommitted)?;
+    let outputs =
+        Reader::from_now_on(lab.brokers(), &group.config.output.notifications, Isolation::ReadUncommitted)?;
     group.send_alert()?;
     wait_for_one(&outputs).context("of the owner before")?;
     let owner = owner_of(group)?;

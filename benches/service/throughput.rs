@@ -14,12 +14,13 @@ use tickwatch::sandbox::Redis;
 use crate::accounting::{Progress, Sample, Span, cpu, memory};
 use crate::bystander;
 use crate::clients::Reader;
-use crate::common::kafka::Isolation;
 use crate::common::connect;
+use crate::common::kafka::Isolation;
 use crate::contenders::{Contender, Job, Running};
 use crate::expected::{Found, count};
-use crate::input::{Input, Spec};
+use crate::input::Input;
 use crate::lab::{Lab, Names, patience, put_rules, start_redis};
+use crate::market::Spec;
 
 /// Between two samples.
 const PACE: Duration = Duration::from_millis(50);
