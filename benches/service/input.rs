@@ -83,7 +83,8 @@ fn partition_of(key: &str, partitions: i32) -> i32 {
     (hash & 0x7fff_ffff).cast_signed() % partitions
 }
 
-/// Sends records, each to the partition of its key, and counts them there: what is counted is the offset.
+/// Sends records, which the client places by their keys, and counts them by partition: what is counted is the offset,
+/// and the broker's end offsets say whether all of them are where they were counted.
 struct Loader<'a> {
     producer: ThreadedProducer<Tally>,
     brokers: &'a str,
@@ -114,17 +115,18 @@ impl<'a> Loader<'a> {
         let producer = ClientConfig::new()
             .set("bootstrap.servers", brokers)
             .set("enable.idempotence", "true")
+            .set("partitioner", "murmur2_random")
             .set("linger.ms", "20")
             .set("queue.buffering.max.messages", "500000")
             .create_with_context::<_, ThreadedProducer<_, NoCustomPartitioner>>(Tally::default())?;
         Ok(Loader { producer, brokers, topic, next: vec![0; partitions as usize], value: String::new() })
     }
 
-    /// Returns the record's offset.
+    /// Returns the record's offset in `partition`, which is the key's.
     fn send(&mut self, symbol: &str, partition: i32, tick: &Tick) -> anyhow::Result<i64> {
         self.value.clear();
         tick.write_json(symbol, &mut self.value);
-        let mut record = BaseRecord::to(self.topic).key(symbol).payload(self.value.as_str()).partition(partition);
+        let mut record = BaseRecord::to(self.topic).key(symbol).payload(self.value.as_str());
         while let Err((error, refused)) = self.producer.send(record) {
             if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
                 return Err(error).with_context(|| format!("send to {}", self.topic));

@@ -184,19 +184,22 @@ fn sample_to_the_end(
     let mut samples = Vec::new();
     loop {
         running.check()?;
-        let Some(done) = progress.committed() else { continue };
-        samples.push(Sample {
-            at: Instant::now(),
-            done,
-            worker: cpu(running.pid())?,
-            redis: redis.map_or(Ok(Duration::ZERO), |redis| cpu(redis.pid()))?,
-            broker: cpu(lab.broker_pid())?,
-            resident: memory(running.pid(), "VmRSS")?,
-        });
-        if done >= input.records {
+        let done = progress.committed();
+        if let Some(done) = done {
+            samples.push(Sample {
+                at: Instant::now(),
+                done,
+                worker: cpu(running.pid())?,
+                redis: redis.map_or(Ok(Duration::ZERO), |redis| cpu(redis.pid()))?,
+                broker: cpu(lab.broker_pid())?,
+                resident: memory(running.pid(), "VmRSS")?,
+            });
+        }
+        if done.is_some_and(|done| done >= input.records) {
             return Ok(samples);
         }
         if Instant::now() > deadline {
+            let done = samples.last().map_or(0, |sample| sample.done);
             bail!("{done} of {} records were committed in time", input.records);
         }
         thread::sleep(PACE);
