@@ -37,8 +37,8 @@ use stages::{Grouping, START, Stand, TICKS, decode, values_of_a_batch};
 const TOLERANCE: f64 = 0.15;
 const RECORD: &str = "benches/check/record.json";
 /// Batches of the two runs of a stage. The first leaves behind what is done once.
-const FEW: u64 = 2;
-const MANY: u64 = 6;
+const FEW: u64 = 1;
+const MANY: u64 = 3;
 /// Ticks of a symbol in a batch, where it is dense and where it is thin.
 const DENSE: u64 = 100;
 const THIN: u64 = 2;
