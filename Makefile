@@ -35,7 +35,8 @@ fmt: ## format the code
 lint: ## what CI asks of the code: format and clippy
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked -- -D warnings
-	$(CARGO) clippy --locked --all-targets --test chaos --features failpoints -- -D warnings
+	$(CARGO) clippy --locked --all-targets --features failpoints -- -D warnings
+	$(CARGO) clippy --locked --test chaos --features failpoints -- -D warnings
 
 deny: ## licences, sources and banned crates; then known vulnerabilities, which needs the advisory database
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny

@@ -9,8 +9,8 @@ use super::text::{now, number, parse_duration, parse_time, print, print_json, ta
 use crate::config::Config;
 use crate::domain::Interval;
 use crate::store::candles::{self, Found, Range, StoredCandle};
+use crate::store::connection::connect;
 use crate::store::keys::Keys;
-use crate::store::pool::connect;
 
 /// Candles listed unless told otherwise.
 const DEFAULT_LAST: usize = 20;

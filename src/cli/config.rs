@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::input::presets;
 use crate::kafka::topics;
 use crate::store::check::check;
-use crate::store::pool::connect;
+use crate::store::connection::connect;
 use crate::worker::supervisor::scripts_of;
 
 /// Arguments of `config`.

@@ -13,7 +13,7 @@ use crate::config::{Config, RedisConfig};
 use crate::http::Health;
 use crate::kafka::{self, outputs};
 use crate::sandbox::{Broker, MockBroker, Redis};
-use crate::store::pool;
+use crate::store::connection::connect;
 use crate::worker::supervisor;
 
 /// Flags of `demo`.
@@ -120,7 +120,7 @@ pub async fn run(mut config: Config, args: Args) -> anyhow::Result<()> {
     for (topic, partitions) in &topics {
         broker.create_topic(&config, topic, *partitions).await?;
     }
-    let mut connection = pool::connect(&config.redis).await?;
+    let mut connection = connect(&config.redis).await?;
     let rules = put_rules(&mut connection, &config.namespace).await?;
     if !args.json {
         print_rules(&rules);

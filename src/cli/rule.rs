@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::text::{duration, now, number, parse_duration, parse_time, print, print_json, table, utc};
 use crate::config::Config;
 use crate::domain::{Op, Price, Trigger};
+use crate::store::connection::connect;
 use crate::store::keys::Keys;
-use crate::store::pool::connect;
 use crate::store::rules::{self, Before, Listing, Replication, Rule, RuleOptions, Skipped};
 use file::Format;
 

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::text::{maybe_number, now, number, print, print_json, roughly, table, utc};
 use crate::config::Config;
 use crate::kafka::progress::{self, Progress};
+use crate::store::connection::connect;
 use crate::store::keys::Keys;
-use crate::store::pool::connect;
 use crate::store::sources::{self, SourceState};
 
 /// Show every source partition: owner, positions, lag, and what holds time back

@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
     use crate::config::RedisConfig;
-    use crate::store::pool::{ConnectError, connect, pool};
+    use crate::store::connection::{ConnectError, connect};
 
     /// A private Redis, stopped when dropped.
     struct Server {
@@ -343,7 +343,7 @@ mod tests {
     #[tokio::test]
     async fn the_pool_hands_out_connections_that_work() {
         let Some(server) = redis(&[]).await else { return };
-        let mut pooled = pool(&server.config).unwrap().get().await.unwrap();
+        let mut pooled = Pool::new(&server.config).get().await.unwrap();
         let pong: String = cmd("PING").query_async(&mut *pooled).await.unwrap();
         assert_eq!(pong, "PONG");
     }

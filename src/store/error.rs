@@ -1,9 +1,8 @@
 //! What can go wrong with Redis, by what the caller does about it.
 
-use deadpool::managed::PoolError;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use super::pool::ConnectError;
+use super::connection::ConnectError;
 
 /// An error of Redis or of a reply.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -53,15 +52,6 @@ impl From<ConnectError> for StoreError {
     fn from(error: ConnectError) -> StoreError {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
         StoreError::Away(format!("{error}{cause}"))
-    }
-}
-
-impl From<PoolError<ConnectError>> for StoreError {
-    fn from(error: PoolError<ConnectError>) -> StoreError {
-        match error {
-            PoolError::Backend(error) => error.into(),
-            other => StoreError::Away(other.to_string()),
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod candles;
 pub mod check;
+pub mod connection;
 pub mod error;
 pub mod keys;
 pub mod pack;

@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use anyhow::Context as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo, TlsCertificates, cmd};
+use redis::{Client, ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo, TlsCertificates, cmd};
 
-use super::pool::{ConnectError, certificates, client, is_primary, login, open, with_user};
+use super::connection::{ConnectError, certificates, client, is_primary, login, open, with_user};
 use crate::config::{RedisConfig, host_and_port};
 
-/// A connection to the primary that a sentinel names. All are asked at once: one that is away costs nothing while
-/// another answers.
-pub(super) async fn connect(config: &RedisConfig) -> Result<MultiplexedConnection, ConnectError> {
+/// The primary that a sentinel names, with a connection to it. All are asked at once: one that is away costs nothing
+/// while another answers.
+pub(super) async fn primary(config: &RedisConfig) -> Result<(Client, MultiplexedConnection), ConnectError> {
     let lookup = &Lookup { config, certificates: certificates(config)? };
     let mut answers: FuturesUnordered<_> =
         config.sentinels.iter().map(|sentinel| async move { (sentinel, lookup.ask(sentinel).await) }).collect();
@@ -25,7 +25,7 @@ pub(super) async fn connect(config: &RedisConfig) -> Result<MultiplexedConnectio
         match answer {
             Ok(Some(primary)) if !tried.contains(&primary) => {
                 match lookup.connect_to(&primary).await {
-                    Ok(Some(connection)) => return Ok(connection),
+                    Ok(Some(found)) => return Ok(found),
                     Ok(None) => problems.push(format!("{}:{} is a replica", primary.0, primary.1)),
                     Err(error) => problems.push(format!("primary {}:{}: {error}", primary.0, primary.1)),
                 }
@@ -54,17 +54,20 @@ impl Lookup<'_> {
         let (host, port) = host_and_port(sentinel).context("is no host:port")?;
         let (username, password) = (self.config.sentinel_username.as_deref(), &self.config.sentinel_password);
         let settings = with_user(RedisConnectionInfo::default(), username, password.as_ref());
-        let mut connection = self.open(host, port, settings).await?;
+        let (_, mut connection) = self.open(host, port, settings).await?;
         let mut question = cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(self.master());
         Ok(question.query_async(&mut connection).await?)
     }
 
     /// A connection, or `None` where a replica answers.
-    async fn connect_to(&self, (host, port): &(String, u16)) -> anyhow::Result<Option<MultiplexedConnection>> {
+    async fn connect_to(
+        &self,
+        (host, port): &(String, u16),
+    ) -> anyhow::Result<Option<(Client, MultiplexedConnection)>> {
         let settings = login(RedisConnectionInfo::default(), self.config);
-        let mut connection = self.open(host, *port, settings).await?;
-        Ok(is_primary(&mut connection).await?.then_some(connection))
+        let (client, mut connection) = self.open(host, *port, settings).await?;
+        Ok(is_primary(&mut connection).await?.then_some((client, connection)))
     }
 
     async fn open(
@@ -72,7 +75,7 @@ impl Lookup<'_> {
         host: &str,
         port: u16,
         settings: RedisConnectionInfo,
-    ) -> anyhow::Result<MultiplexedConnection> {
+    ) -> anyhow::Result<(Client, MultiplexedConnection)> {
         let host = host.to_owned();
         let address = if self.config.tls {
             ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
@@ -81,6 +84,7 @@ impl Lookup<'_> {
         };
         let info = address.into_connection_info()?.set_redis_settings(settings);
         let client = client(info, self.certificates.as_ref())?;
-        Ok(open(&client, self.config).await?)
+        let connection = open(&client, self.config).await?;
+        Ok((client, connection))
     }
 }

@@ -22,8 +22,9 @@ use crate::kafka::{
     Ends, Feed, OutRecord, Reader, Sink, SourceError, SourceHandle, TransactionError, TransactionalSink,
 };
 use crate::store::check;
+use crate::store::connection::connect;
 use crate::store::error::StoreError;
-use crate::store::pool::{self, Pool};
+use crate::store::pool::Pool;
 use crate::store::scripts::{Claim, Scripts, Token};
 
 /// Entries of the outbox read at a time.
@@ -401,7 +402,7 @@ async fn claim_partition(
     mut claim: Claim,
 ) -> Outcome {
     claim.token = Token::new(rand::random());
-    let mut connection = match pool::connect(&shared.redis).await {
+    let mut connection = match connect(&shared.redis).await {
         Ok(connection) => connection,
         Err(error) => return store_failure(&reporter, "connect to Redis", &error.into()),
     };

@@ -21,9 +21,11 @@ use crate::domain::{Offset, SourcePartition};
 use crate::http::Health;
 use crate::input::Decoder;
 use crate::kafka::{self, Done, Ends, Sink, Source, SourceEvent};
+use crate::store::connection::connect;
 use crate::store::keys::Keys;
+use crate::store::pool::Pool;
 use crate::store::scripts::{Limits, Scripts};
-use crate::store::{check, pool, sources};
+use crate::store::{check, sources};
 use crate::telemetry::events;
 
 /// Windows sealed by one call.
@@ -59,7 +61,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<Summary> {
     let decoder = Arc::new(Decoder::new(&config.input)?);
-    let mut redis = pool::connect(&config.redis).await?;
+    let mut redis = connect(&config.redis).await?;
     for warning in check::check(&mut redis).await? {
         tracing::warn!("{warning}");
     }
@@ -77,7 +79,7 @@ pub async fn run(
     let shared = Arc::new(Shared {
         settings: Arc::new(settings_of(config)),
         redis: config.redis.clone(),
-        pool: pool::pool(&config.redis)?,
+        pool: Pool::new(&config.redis),
         kafka: config.kafka.clone(),
         scripts,
         source: source.handle(),

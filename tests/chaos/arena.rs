@@ -1,5 +1,6 @@
 //! One run: servers, workers, traffic and faults, and the wait for everything to be delivered.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -26,8 +27,11 @@ use crate::timeline::Timeline;
 use crate::traffic;
 use crate::verdict::{self, Difference, Tally};
 
-/// How long everything may take to be delivered once the faults are over.
-const SETTLED: Duration = Duration::from_secs(90);
+/// How long nothing more may be delivered, once the faults are over, while something is left.
+const STUCK: Duration = Duration::from_secs(90);
+
+/// How long everything may take to be delivered: a busy machine is slow.
+const SETTLED: Duration = Duration::from_mins(10);
 
 /// How often a snapshot of Redis is taken.
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(700);
@@ -230,6 +234,7 @@ fn settle(
     let mut redis = redis_lane.connect()?;
     let reader = rules::consumer(config)?;
     let deadline = Instant::now() + SETTLED;
+    let mut moved = (BTreeMap::new(), Instant::now());
     loop {
         fleet.tend()?;
         let mut left = Vec::new();
@@ -256,8 +261,12 @@ fn settle(
         if left.is_empty() {
             return Ok(());
         }
-        if Instant::now() > deadline {
-            bail!("not everything was delivered within {} s:\n{}", SETTLED.as_secs(), left.join("\n"));
+        if committed > moved.0 {
+            moved = (committed, Instant::now());
+        }
+        if moved.1.elapsed() > STUCK || Instant::now() > deadline {
+            let unmoved = moved.1.elapsed().as_secs();
+            bail!("not everything is delivered, and for {unmoved} s nothing more was:\n{}", left.join("\n"));
         }
         thread::sleep(Duration::from_millis(100));
     }

@@ -51,8 +51,8 @@ fn resident(process: u32) -> anyhow::Result<f64> {
 
 /// A table of means, and whether both stayed flat.
 pub(crate) fn report(samples: &[Sample]) -> anyhow::Result<String> {
-    ensure!(samples.len() >= 2 * SPANS, "a run of {} samples is too short to tell", samples.len());
     const MIB: f64 = 1024.0 * 1024.0;
+    ensure!(samples.len() >= 2 * SPANS, "a run of {} samples is too short to tell", samples.len());
     let mean =
         |samples: &[Sample], of: fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>() / samples.len() as f64;
     let mut table = "memory, means in MiB:\n  until      worker   redis\n".to_owned();

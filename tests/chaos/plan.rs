@@ -112,8 +112,7 @@ impl Fault {
     /// How much more likely than others: what the guarantees are about comes more often.
     fn weight(self) -> usize {
         match self {
-            Fault::WorkerFrozen | Fault::WorkerCutOff => 3,
-            Fault::RedisRolledBack | Fault::ReplicaPromoted => 3,
+            Fault::WorkerFrozen | Fault::WorkerCutOff | Fault::RedisRolledBack | Fault::ReplicaPromoted => 3,
             Fault::WorkerKilled => 2,
             _ => 1,
         }
@@ -225,14 +224,14 @@ impl Plan {
     fn may_have(&self, fault: Fault) -> bool {
         match fault {
             Fault::ReplicaPromoted => self.sentinel,
-            // What steers the one Redis, or the way to it.
+            // What steers the one Redis, or the way to it. And a new partition: where its first claim is not on the replica
+            // yet, the state is lost, and a worker stops there.
             Fault::RedisKilled
             | Fault::RedisRolledBack
             | Fault::RedisReadOnly
             | Fault::RepliesDelayed
-            | Fault::RepliesLost => !self.sentinel,
-            // A partition whose first claim is not on the replica yet has lost its state: a worker stops there.
-            Fault::PartitionsAdded => !self.sentinel,
+            | Fault::RepliesLost
+            | Fault::PartitionsAdded => !self.sentinel,
             _ => true,
         }
     }

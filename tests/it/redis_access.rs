@@ -6,7 +6,7 @@ use redis::Commands as _;
 use tickwatch::config::{Config, RedisConfig, Secret};
 use tickwatch::sandbox::{Redis, Sentinel};
 use tickwatch::store::check::check;
-use tickwatch::store::pool;
+use tickwatch::store::connection;
 use tickwatch::worker::supervisor::scripts_of;
 
 use crate::harness::{self, Case, Certificates, Needs, Stage, Worker, cases, free_address, program};
@@ -133,7 +133,7 @@ fn each_documented_right_is_needed_and_its_lack_is_named_at_start(stage: &Stage)
     let scripts = scripts_of(&config);
     let try_it = || {
         stage.block_on(async {
-            let mut connection = pool::connect(&config.redis).await?;
+            let mut connection = connection::connect(&config.redis).await?;
             check(&mut connection).await?;
             scripts.probe(&mut connection).await?;
             anyhow::Ok(())
@@ -217,7 +217,7 @@ fn sentinels_with_a_password_and_tls_lead_to_the_primary(stage: &Stage) -> anyho
         sentinel_password: Some("of-the-sentinel".into()),
         ..guarded.login("tickwatch")
     };
-    let connect = |config: &RedisConfig| stage.block_on(pool::connect(config)).map(drop);
+    let connect = |config: &RedisConfig| stage.block_on(connection::connect(config)).map(drop);
     connect(&config)?;
     config.sentinel_password = Some("another".into());
     let told = connect(&config).err().context("with a wrong password")?.to_string();
@@ -232,7 +232,7 @@ fn a_server_that_is_not_trusted_or_does_not_trust_is_told_with_the_next_step(sta
     let strangers = Certificates::new()?;
     let told = |config: &RedisConfig| -> anyhow::Result<String> {
         let outcome = stage.block_on(async {
-            let mut connection = pool::connect(config).await?;
+            let mut connection = connection::connect(config).await?;
             check(&mut connection).await?;
             anyhow::Ok(())
         });

@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use redis::Commands as _;
 use tickwatch::config::{Config, Guarantee, RedisConfig};
 use tickwatch::sandbox::{Redis, Sentinel};
+use tickwatch::store::pool::Pool;
 
 use crate::harness::{self, Case, Needs, Stage, Worker, cases, program, wait_until};
 use crate::market::{Market, SETTLED, put_rules, start, walk};
@@ -180,6 +181,8 @@ fn a_primary_that_was_demoted_is_left_for_the_new_one(stage: &Stage) -> anyhow::
     let trio = Trio::start(&[])?;
     let market = market(stage, &trio, Guarantee::AtLeastOnce)?;
     let workers = start(&market, 1)?;
+    let pool = Pool::new(&market.config.redis);
+    ensure!(stage.block_on(pooled_port(&pool))? == trio.primary.port());
     market.under_load(&mut walk(24), || {
         market.wait_under_way()?;
         let mut primary = harness::connect(&trio.primary.url())?;
@@ -197,10 +200,18 @@ fn a_primary_that_was_demoted_is_left_for_the_new_one(stage: &Stage) -> anyhow::
         }
         trio.wait_taken_over(&market, &workers[0])
     })?;
+    ensure!(stage.block_on(pooled_port(&pool))? == trio.replica.port(), "the pool kept to the former primary");
     market.send_closing()?;
     market.wait_delivered()?;
     market.check()?;
     Ok(())
+}
+
+/// The port of the server that a pool's connection leads to; the connection goes back to the pool.
+async fn pooled_port(pool: &Pool) -> anyhow::Result<u16> {
+    let mut connection = pool.get().await?;
+    let (_, port): (String, u16) = redis::cmd("CONFIG").arg("GET").arg("port").query_async(&mut connection).await?;
+    Ok(port)
 }
 
 fn too_few_replicas_are_waited_for(stage: &Stage) -> anyhow::Result<()> {

@@ -7,8 +7,8 @@ use redis::{Commands as _, Connection};
 use tickwatch::config::RedisConfig;
 use tickwatch::domain::reference::{self, Reference, RuleOptions, RuleSet, Symbol};
 use tickwatch::domain::{Batch, Entry, Interval, Offset, OutboxId, Position, SourcePartition, Watermark};
+use tickwatch::store::connection;
 use tickwatch::store::keys::encode_symbol;
-use tickwatch::store::pool;
 use tickwatch::store::scripts::{self, Advanced, Claim, Claimed, Closed, Guard, Scripts, State, Token};
 use tickwatch::store::{Keys, StoreError};
 
@@ -79,7 +79,7 @@ impl<'a> World<'a> {
         partitions: i32,
     ) -> World<'a> {
         let config = RedisConfig { url: url.to_owned(), ..RedisConfig::default() };
-        let conn = stage.block_on(pool::connect(&config)).expect("Redis runs");
+        let conn = stage.block_on(connection::connect(&config)).expect("Redis runs");
         let keys = Keys::new(format!("{}:", stage.unique("w")));
         let limits = scripts::Limits {
             max_outputs: bounds.max_outputs as u32,
