@@ -6,7 +6,7 @@ export RUNS SEED JOBS PROFILE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-compose chaos build install fmt lint deny fuzz clean
+.PHONY: help demo test test-compose chaos build install install-browser fmt lint deny fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ build: ## the program, quickly built (`cargo build --release` for the one to dep
 
 install: ## redis-server, Kafka's jars and a C toolchain, where missing
 	@scripts/install.sh
+
+install-browser: ## Chromium and its driver, with which tests look at the live page (CI: TW_TEST_BROWSER=1 make test)
+	@scripts/install.sh browser
 
 fmt: ## format the code
 	$(CARGO) fmt

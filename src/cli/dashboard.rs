@@ -30,7 +30,7 @@ pub(super) async fn run(mut config: Config, args: Args) -> anyhow::Result<()> {
     config.dashboard.allow_writes |= args.allow_writes;
     let server = Server::bind(args.listen.unwrap_or(config.http.listen)).await?;
     println!("http://{}/", server.address());
-    let dashboard = Dashboard::start(&config, "tickwatch dashboard")?;
+    let dashboard = Dashboard::start(&config, "tickwatch dashboard");
     let routes = Router::new().route("/healthz", axum::routing::get(async || "alive\n")).merge(dashboard.routes());
     let (stop_server, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(routes, async {

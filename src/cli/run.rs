@@ -34,7 +34,7 @@ pub(super) async fn run(config: Config, args: Args) -> anyhow::Result<()> {
     let health = Health::starting();
     let server = Server::bind(config.http.listen).await?;
     let (stop_server, stopped) = oneshot::channel::<()>();
-    let dashboard = config.dashboard.enabled.then(|| Dashboard::start(&config, "a worker")).transpose()?;
+    let dashboard = config.dashboard.enabled.then(|| Dashboard::start(&config, "a worker"));
     let mut routes = http::routes(health.clone(), metrics.clone());
     if let Some(dashboard) = &dashboard {
         tracing::info!("the live page is at http://{}/", server.address());

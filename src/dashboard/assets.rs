@@ -56,6 +56,7 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
         JS "first-steps.js",
         JS "symbol.js",
         JS "chart.js",
+        JS "chart-overlay.js",
         JS "candle-series.js",
         JS "rules.js",
         JS "rule-form.js",

@@ -40,7 +40,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::domain::Interval;
 use crate::store::keys::Keys;
-use crate::store::pool::{self, ConnectError, Pool};
+use crate::store::pool::Pool;
 use feed::Feed;
 use symbols::Names;
 
@@ -79,11 +79,11 @@ struct Shared {
 impl Dashboard {
     /// The page for the group of `config`. `served_by` is said in its foot line. Connects to nothing yet; within a
     /// runtime.
-    pub fn start(config: &Config, served_by: &'static str) -> Result<Dashboard, ConnectError> {
+    pub fn start(config: &Config, served_by: &'static str) -> Dashboard {
         let readers = watch::Sender::new(0);
         let shared = Arc::new(Shared {
             keys: Keys::new(config.namespace.clone()),
-            pool: pool::pool(&config.redis)?,
+            pool: Pool::new(&config.redis),
             overview: Arc::new(Feed::new(readers.clone())),
             readers,
             symbols: Mutex::default(),
@@ -94,7 +94,7 @@ impl Dashboard {
             served_by,
         });
         tokio::spawn(collect::run(Arc::clone(&shared)));
-        Ok(Dashboard(shared))
+        Dashboard(shared)
     }
 
     /// The page, its files and what they ask for.

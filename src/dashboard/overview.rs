@@ -113,9 +113,7 @@ impl Overview {
         for time in [&mut look.state.seen, &mut look.state.since].into_iter().flatten() {
             *time += skew;
         }
-        if let Some(ticks) = look.state.ticks {
-            known.ticks.count(now, ticks);
-        }
+        known.ticks.count(now, look.state.ticks.unwrap_or_default()); // the count begins with the first tick
         if let Some(next) = look.state.next_offset {
             known.applied.count(now, next);
         }
@@ -373,12 +371,15 @@ impl Overview {
     }
 }
 
+/// Lag below this is what passes through.
+const WORTH_TELLING: i64 = 1_000;
+
 fn lag_note(partitions: &[Partition]) -> String {
     let mut lags: Vec<i64> =
         partitions.iter().filter_map(|partition| partition.lag).filter(|lag| *lag > 0).collect();
     lags.sort_unstable_by_key(|lag| std::cmp::Reverse(*lag));
     let total: i64 = lags.iter().sum();
-    if total == 0 {
+    if total < WORTH_TELLING {
         return format!("in {}", counted(partitions.len(), "partition"));
     }
     // So many of the largest that they hold nearly all of it.

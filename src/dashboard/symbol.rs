@@ -123,6 +123,7 @@ impl Symbol {
     pub(super) fn view(&self) -> Map<String, Value> {
         let mut view = Map::new();
         let mut known = |name: &str, value: Option<Value>| view.extend(value.map(|value| (name.to_owned(), value)));
+        known("interval", Some(self.interval.to_string().into()));
         known("price", self.price.as_deref().map(Value::from));
         known("ts", self.ts.map(Value::from));
         known("partition", self.partition.map(Value::from));

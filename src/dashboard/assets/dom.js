@@ -69,12 +69,16 @@ export const reshape = (svg, href, classes) => {
   set(svg, { class: classes });
 };
 
+/** The children that `keyed` made, by their keys. */
+const kept = new WeakMap();
+
 /**
  * Keeps one child of `parent` for each key, in order. `make(key)` makes one, its `update` property is then called with
  * the key's value. No element is made again, none moves that stands right.
  */
 export function keyed(parent, entries, make) {
-  const rows = (parent.rows ??= new Map());
+  if (!kept.has(parent)) kept.set(parent, new Map());
+  const rows = kept.get(parent);
   const wanted = new Set(entries.map(([key]) => key));
   for (const [key, row] of rows) {
     if (wanted.has(key)) continue;

@@ -8,7 +8,7 @@ import { clock, decimal, OPERATORS } from './format.js';
 const MOST = 60;
 
 /** `crossed ≥ 9,500`, `is < 0.1840` */
-export const fired = ({ trigger, op, threshold }) =>
+const fired = ({ trigger, op, threshold }) =>
   `${trigger === 'edge' ? 'crossed' : 'is'} ${OPERATORS[op] ?? op} ${decimal(threshold)}`;
 
 function row(note, ofOne) {

@@ -20,6 +20,9 @@ export const HOLDS = {
 /** How far back on a bar from 0 to 10 minutes; the first seconds take most of it. */
 const reach = (ms) => `${Math.min(100, (Math.log10(1 + Math.max(0, ms) / 1000) / Math.log10(600)) * 100).toFixed(0)}%`;
 
+/** Names begin with their host: what tells them apart is at their end. */
+const shortOwner = (name) => (name.length > 16 ? `…${name.slice(-14)}` : name);
+
 export function partitions(root, now) {
   const table = $('#parts', root);
   const body = $('tbody', table);
@@ -68,7 +71,10 @@ function row(key, now) {
   );
   let shown = {};
   element.tick = () => {
-    if (shown.watermark == null) return put(behind, '–');
+    if (shown.watermark == null) {
+      bar.style.setProperty('--w', (bar.width = '0'));
+      return put(behind, '–');
+    }
     const ms = now() - shown.watermark;
     put(behind, age(ms));
     const width = reach(ms);
@@ -81,13 +87,15 @@ function row(key, now) {
     reshape(shape, `#g-${figure}`, `g ${colour}`);
     put(word, name);
     set(word, { class: mark === 'calm' && row.hold === 'current' ? 'mid' : 'b' });
-    if (why.said !== row.reason) {
-      why.said = row.reason;
-      const glue = row.reason && ['lagging', 'moved', 'moving', 'asking'].includes(row.hold) ? ' ' : ' · ';
-      why.replaceChildren(...(row.reason ? [glue, ...sentence(row.reason)] : []));
+    // What passes through in a moment is no reason.
+    const reason = row.hold === 'current' ? '' : row.reason;
+    if (why.said !== reason) {
+      why.said = reason;
+      const glue = ['lagging', 'moved', 'moving', 'asking'].includes(row.hold) ? ' ' : ' · ';
+      why.replaceChildren(...(reason ? [glue, ...sentence(reason)] : []));
     }
     const known = (value) => (value == null ? '–' : number(value));
-    put(owner, row.owner ?? 'none');
+    put(owner, shortOwner(row.owner ?? 'none'));
     set(owner, { 'data-ep': known(row.epoch), 'data-pos': known(row.position), title: row.owner ?? null });
     put(cells.ep, known(row.epoch));
     put(cells.pos, known(row.position));
