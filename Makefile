@@ -11,8 +11,8 @@ export RUNS SEED JOBS PROFILE
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: install build ## a private Redis and broker, ticks, rules, candles: see it work
-	@target=$${CARGO_TARGET_DIR:-target}; exec $$target/debug/tickwatch demo
+demo: install build ## a private Redis and broker, ticks, rules, candles: see it work; KEEP=1 holds it up, with the live page
+	@target=$${CARGO_TARGET_DIR:-target}; exec $$target/debug/tickwatch demo $(if $(KEEP),--keep)
 
 test: ## all tests on a real Redis and a real broker; installs what is missing
 	@scripts/test.sh

@@ -19,6 +19,7 @@ struct Asset {
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The page for every path; its script knows which view a path is.
@@ -38,6 +39,7 @@ macro_rules! assets {
 static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
     let assets = assets!(
         HTML "page.html",
+        SVG "icon.svg",
         CSS "page.css",
         CSS "overview.css",
         CSS "symbol.css",
@@ -73,6 +75,11 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
 /// The page.
 pub(super) async fn page(headers: HeaderMap) -> Response {
     serve(PAGE, &headers)
+}
+
+/// What a browser asks for by itself.
+pub(super) async fn icon(headers: HeaderMap) -> Response {
+    serve("icon.svg", &headers)
 }
 
 /// A file that the page asks for.

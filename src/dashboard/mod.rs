@@ -103,6 +103,7 @@ impl Dashboard {
         Router::new()
             .route("/", get(assets::page))
             .route("/symbols/{*symbol}", get(assets::page))
+            .route("/favicon.ico", get(assets::icon))
             .route("/assets/{*name}", get(assets::file))
             .route("/api/overview", get(api::overview))
             .route("/api/symbol", get(api::symbol))

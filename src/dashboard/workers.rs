@@ -128,7 +128,7 @@ impl Workers {
                 Life::Gone if stands_by || !silent && !replaced => worker.revive(),
                 Life::Gone => {}
                 _ if replaced || dropped => {
-                    died.push((name.clone(), dropped && !replaced));
+                    died.push((name.clone(), dropped));
                     worker.life = Life::Gone;
                     worker.gone_at = now;
                     worker.lost.extend(worker.partitions.iter().map(|partition| (*partition, None)));
@@ -186,11 +186,13 @@ impl Workers {
         // Its last sign of life comes before the claims that followed.
         let at = worker.seen;
         let line = Line { at, kind: "dead", who: name.to_owned(), text: "gave its last sign of life".into() };
-        let before = self.story.iter().position(|line| line.at > at).unwrap_or(self.story.len());
-        self.story.insert(before, line);
+        // Claims that were seen in the same moment followed from it.
+        let place = self.story.iter().position(|line| line.at > at).unwrap_or(self.story.len());
+        self.story.insert(place, line);
         if dropped {
             let text = format!("was dropped from the group, after session.timeout.ms = {}", self.session_timeout);
-            self.story.push_back(Line { at: now, kind: "dropped", who: name.to_owned(), text });
+            let at = self.story.get(place + 1).map_or(now, |next| next.at.min(now));
+            self.story.insert(place + 1, Line { at, kind: "dropped", who: name.to_owned(), text });
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 use tickwatch::config::Config;
 use tickwatch::sandbox::Process;
 
-use crate::harness::{Case, Needs, Stage, Worker, cases, free_address, private_redis, program, wait_until};
+use crate::harness::{Case, Needs, Stage, Worker, cases, free_address, private_redis, program, skip, wait_until};
 use crate::market::{Market, SETTLED, START_PRICE, start, tick, wait_shared};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -25,6 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_worker_that_dies_is_seen_and_so_is_where_its_partitions_go,
         rules_are_written_where_it_is_allowed_and_from_the_page_only,
         while_nobody_looks_nothing_is_asked,
+        two_hundred_pages_cost_less_than_a_tenth_of_a_core,
     )
 }
 
@@ -387,4 +389,65 @@ fn while_nobody_looks_nothing_is_asked(stage: &Stage) -> anyhow::Result<()> {
     wait_until(SETTLED, "the page to end although somebody looks", || {
         page.process.exit_status().is_ok_and(|ended| ended.is_some_and(|status| status.success()))
     })
+}
+
+/// Measured on a machine that does nothing else: `TW_TEST_STRICT=1`, and `TW_TEST_PROGRAM` naming a release build.
+fn two_hundred_pages_cost_less_than_a_tenth_of_a_core(stage: &Stage) -> anyhow::Result<()> {
+    const PAGES: usize = 200;
+    const SECONDS: u64 = 20;
+    const A_SECOND: i64 = 5_000;
+    const PORTION: i64 = A_SECOND / 10;
+    if std::env::var_os("TW_TEST_STRICT").is_none() {
+        return Err(skip(
+            "a measurement, for a quiet machine: set TW_TEST_STRICT=1 (and TW_TEST_PROGRAM to a release build)",
+        ));
+    }
+    let mut market = market(stage, 4)?;
+    for number in 0..20 {
+        market.put_rule(&format!("S-{number}"), "level", ">=", START_PRICE, "all")?;
+    }
+    let _workers = start(&market, 1)?;
+    let page = Page::start(&market.config, &[])?;
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..PAGES)
+            .map(|_| {
+                let mut live = Live::open(page.address, "/api/overview")?;
+                Ok(scope.spawn(|| {
+                    let mut frames = 0_u64;
+                    while !done.load(Ordering::Relaxed) && live.next().is_ok() {
+                        frames += 1;
+                    }
+                    drop(live);
+                    frames
+                }))
+            })
+            .collect::<anyhow::Result<_>>()?;
+        let measured = || -> anyhow::Result<f64> {
+            let (before, from) = (cpu_seconds(page.process.pid())?, Instant::now());
+            for portion in 0..SECONDS as i64 * A_SECOND / PORTION {
+                market.send((0..PORTION).map(|n| tick(&format!("S-{}", n % 20), 200, portion * 100 + n / 5)))?;
+                let due = from + Duration::from_millis(100 * (portion as u64 + 1));
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+            Ok((cpu_seconds(page.process.pid())? - before) / from.elapsed().as_secs_f64())
+        };
+        let cores = measured();
+        done.store(true, Ordering::Relaxed);
+        let frames: u64 = readers.into_iter().map(|reader| reader.join().expect("a reader does not panic")).sum();
+        let cores = cores?;
+        println!("{PAGES} pages, {A_SECOND} ticks/s that all fire: {cores:.3} of a core, {frames} events sent");
+        ensure!(cores < 0.1, "{cores:.3} of a core");
+        Ok(())
+    })
+}
+
+/// Processor time that a process has used, s.
+fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    const TICKS_A_SECOND: f64 = 100.0;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields: Vec<&str> = stat.rsplit(") ").next().context("no fields")?.split(' ').collect();
+    let [user, system] =
+        [11, 12].map(|at| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default());
+    Ok((user + system) / TICKS_A_SECOND)
 }

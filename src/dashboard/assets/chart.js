@@ -42,7 +42,7 @@ export function chart(root, { onHover, onMove }) {
     autoSize: true,
     layout: { attributionLogo: false, fontSize: 11 },
     crosshair: { mode: CrosshairMode.Magnet },
-    timeScale: { timeVisible: true, secondsVisible: true, barSpacing: BAR, borderVisible: true, fixLeftEdge: true },
+    timeScale: { timeVisible: true, secondsVisible: true, barSpacing: BAR, borderVisible: true },
     rightPriceScale: { scaleMargins: { top: 0.06, bottom: 0.2 } },
     localization: { locale: 'en-US' },
     handleScroll: { vertTouchDrag: false },

@@ -72,7 +72,7 @@ export function symbol(root, now, { symbol: name, reopen }) {
     head(state);
     intervals(state);
     list(state, RULES);
-    table(candles);
+    table(candles, state.about.intervals[state.interval] < 1000);
     notes(fresh, whole);
     form.show(state.about.writes, state.price);
     set(root, { class: state.about.writes ? 'symbol rw' : 'symbol' });
@@ -158,7 +158,7 @@ function hover(root) {
   return (candle, interval) => {
     if (!candle) return;
     const state = `${candle.status}${candle.revision > 0 ? `, revision ${candle.revision}` : ''}`;
-    const values = [`${clock(candle.start)} · ${interval}`, ...candle.texts.map(decimal), number(candle.count), state];
+    const values = [`${clock(candle.start, interval?.endsWith('ms'))} · ${interval}`, ...candle.texts.map(decimal), number(candle.count), state];
     values.forEach((value, at) => put(fields[at], value));
   };
 }
@@ -167,11 +167,11 @@ function candleTable(root) {
   const table = $('#ct', root);
   const body = $('tbody', table);
   sayRoles(table);
-  return (candles) => {
+  return (candles, fine) => {
     const newest = candles.slice(-CANDLES).reverse();
     const digits = Math.max(0, ...newest.flatMap((candle) => candle.texts.slice(0, 4).map(decimals)));
     const volumes = Math.max(0, ...newest.map((candle) => decimals(candle.texts[4])));
-    keyed(body, newest.map((candle) => [candle.start, { ...candle, digits, volumes }]), row);
+    keyed(body, newest.map((candle) => [candle.start, { ...candle, digits, volumes, fine }]), row);
   };
 
   function row(start) {
@@ -179,9 +179,10 @@ function candleTable(root) {
     const cells = [cell('o'), cell('o'), cell('o'), cell('c'), cell('v'), cell('n')];
     const [word, revision] = [h('span'), h('span', { class: 'dim' })];
     const status = h('td', { class: 't-w', role: 'cell' }, word, revision);
-    const time = h('td', { class: 't-st', role: 'cell', 'data-ms': start }, clock(start));
+    const time = h('td', { class: 't-st', role: 'cell', 'data-ms': start });
     const element = h('tr', { role: 'row' }, time, ...cells, status);
-    element.update = ({ texts, count, status: state, revision: number_, digits, volumes }) => {
+    element.update = ({ texts, count, status: state, revision: number_, digits, volumes, fine }) => {
+      put(time, clock(start, fine));
       texts.slice(0, 4).forEach((text, at) => put(cells[at], padded(text, digits)));
       put(cells[4], padded(texts[4], volumes));
       put(cells[5], number(count));
