@@ -79,7 +79,7 @@ pub(super) async fn symbol(
 }
 
 fn events(shared: &Shared, feed: Arc<Feed>, last: Option<&str>, headers: &HeaderMap) -> Response {
-    if *shared.readers.borrow() >= MOST_READERS {
+    if *shared.readers.borrow() >= MOST_READERS || *shared.closed.borrow() {
         return busy();
     }
     let header = headers.get("last-event-id").and_then(|id| id.to_str().ok());

@@ -127,7 +127,7 @@ impl Feed {
         self.readers.fetch_add(1, Ordering::Relaxed);
         self.all.send_modify(|readers| *readers += 1);
         let newest = self.newest.subscribe();
-        let reader = Reader { feed: self, newest, sent: last, connected: false };
+        let reader = Reader { feed: self, newest, sent: last, connected: false, heartbeat: HEARTBEAT };
         unfold(reader, |mut reader| async move { reader.next().await.map(|event| (Ok(event), reader)) })
     }
 
@@ -175,6 +175,7 @@ struct Reader {
     sent: Option<u64>,
     /// Whether it was sent anything: who comes back may be far behind, who is connected not.
     connected: bool,
+    heartbeat: Duration,
 }
 
 impl Reader {
@@ -188,7 +189,7 @@ impl Reader {
                 self.connected = true;
                 return Some(event);
             }
-            match tokio::time::timeout(HEARTBEAT, self.newest.changed()).await {
+            match tokio::time::timeout(self.heartbeat, self.newest.changed()).await {
                 Ok(changed) => changed.ok()?,
                 Err(_) => return Some(Bytes::from_static(b":\n\n")),
             }
@@ -297,13 +298,13 @@ mod tests {
         assert_eq!((feed.readers(), *feed.all.borrow()), (0, 0));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn silence_is_broken_by_a_comment() {
-        let feed = Arc::new(Feed::new(watch::Sender::new(0)));
-        feed.publish(json!({"n": 0}), vec![]);
-        let mut reader = Box::pin(Arc::clone(&feed).read(None));
-        next(&mut reader).await;
-        assert_eq!(text(&next(&mut reader).await), ":\n\n");
+        let feed = Arc::new(Feed::new(watch::Sender::new(1)));
+        let (newest, heartbeat) = (feed.newest.subscribe(), Duration::from_millis(1));
+        feed.readers.fetch_add(1, Ordering::Relaxed);
+        let mut reader = Reader { feed, newest, sent: None, connected: false, heartbeat };
+        assert_eq!(reader.next().await.as_deref(), Some(&b":\n\n"[..]));
     }
 
     #[test]

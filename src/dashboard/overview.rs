@@ -179,8 +179,11 @@ impl Overview {
         self.kafka = view;
     }
 
-    /// Ticks a second of one partition.
+    /// Ticks a second of one partition, if that can be told now.
     fn ticks_per_second(&self, partition: i32) -> Option<f64> {
+        if self.redis_away.is_some() {
+            return None;
+        }
         self.known.get(&partition)?.ticks.per_second()
     }
 

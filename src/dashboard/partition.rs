@@ -1,6 +1,6 @@
 //! One source partition as the page shows it.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::verdict::Cause;
 use super::words::{grouped, span, time};
@@ -152,7 +152,7 @@ impl Partition {
         known("position", self.next_offset.map(Value::from));
         known("watermark", self.watermark.map(Value::from));
         known("lag", self.lag.map(Value::from));
-        known("bound", self.lag_is_bound.then(|| json!(true)));
+        known("bound", self.lag_is_bound.then_some(Value::Bool(true)));
         known("windows", self.windows.map(Value::from));
         known("outbox", self.outbox.map(Value::from));
         known("as_of", self.as_of.map(Value::from));

@@ -126,7 +126,9 @@ impl Symbols {
             scan.arg(keys.symbols()).arg(0).arg("COUNT").arg(MOST_KNOWN);
             // A worker's user need not have this right; open windows tell the active ones anyway.
             if let Ok((_, found)) = scan.query_async::<(u64, Vec<String>)>(conn).await {
-                found.iter().for_each(|symbol| self.learn(symbol));
+                for symbol in &found {
+                    self.learn(symbol);
+                }
             }
         }
         let mut pipe = Pipeline::with_capacity(1 + 2 * partitions.len());

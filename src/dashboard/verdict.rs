@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::partition::{Hold, Partition};
-use super::words::{counted, grouped, list, span, time};
+use super::words::{capitalised, counted, grouped, list, span, time};
 use super::workers::{self, Life, Workers};
 
 /// Most causes told one by one.
@@ -72,7 +72,7 @@ impl Situation<'_> {
             return self.redis_away(redis);
         }
         if let Some(kafka) = self.kafka {
-            return self.kafka_away(kafka);
+            return kafka_away(kafka);
         }
         let claimed = self.partitions.iter().any(|partition| partition.owner.is_some());
         if self.workers.of(Life::Up).next().is_none() && self.workers.of(Life::Silent).next().is_none() {
@@ -115,19 +115,6 @@ impl Situation<'_> {
                  retention. Workers go on by themselves when it is back."
             ),
             causes,
-        }
-    }
-
-    fn kafka_away(&self, away: &Away) -> Verdict {
-        let since = away.since.map_or_else(String::new, |since| format!("Since {}. ", time(since)));
-        Verdict {
-            tone: Tone::Stop,
-            title: "Standing still: Kafka does not answer".into(),
-            text: format!(
-                "{since}Nothing is lost: what was applied and not yet sent waits in Redis. Workers go on by themselves \
-                 when it is back. Lag and new notifications are not known until then."
-            ),
-            causes: vec![away.cause("kafka-topics.sh --bootstrap-server", "--list")],
         }
     }
 
@@ -292,6 +279,19 @@ impl Situation<'_> {
     }
 }
 
+fn kafka_away(away: &Away) -> Verdict {
+    let since = away.since.map_or_else(String::new, |since| format!("Since {}. ", time(since)));
+    Verdict {
+        tone: Tone::Stop,
+        title: "Standing still: Kafka does not answer".into(),
+        text: format!(
+            "{since}Nothing is lost: what was applied and not yet sent waits in Redis. Workers go on by themselves \
+             when it is back. Lag and new notifications are not known until then."
+        ),
+        causes: vec![away.cause("kafka-topics.sh --bootstrap-server", "--list")],
+    }
+}
+
 impl Away {
     fn cause(&self, command: &str, argument: &str) -> Cause {
         let tries = if self.tries > 1 {
@@ -301,9 +301,9 @@ impl Away {
         };
         Cause {
             glyph: "stop",
-            what: self.address.clone(),
+            what: self.address.rsplit("://").next().unwrap_or_default().to_owned(),
             partition: None,
-            word: self.error.clone(),
+            word: capitalised(&self.error),
             why: format!(".{tries}"),
             detail: "Check that it runs:".into(),
             command: Some(format!("{command} {} {argument}", self.address)),

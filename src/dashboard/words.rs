@@ -8,7 +8,7 @@ pub(super) fn grouped(number: i64) -> String {
         text.push('\u{2212}');
     }
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -34,6 +34,12 @@ pub(super) fn span(ms: i64) -> String {
         60..3_600 => format!("{} m {:02} s", seconds / 60, seconds % 60),
         _ => format!("{} h {:02} m", seconds / 3_600, seconds / 60 % 60),
     }
+}
+
+/// A message as a sentence begins.
+pub(super) fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// `0, 3 and 7`

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::groups::GroupInfo;
 use rdkafka::metadata::MetadataPartition;
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -177,7 +178,7 @@ impl Asker {
 
     fn members(&self) -> Result<Vec<Member>, String> {
         let groups = self.client.fetch_group_list(Some(&self.group), TIMEOUT).map_err(|e| e.to_string())?;
-        let members = groups.groups().iter().flat_map(|group| group.members());
+        let members = groups.groups().iter().flat_map(GroupInfo::members);
         Ok(members
             .map(|member| Member {
                 id: member.id().to_owned(),

@@ -231,6 +231,9 @@ pub struct Near {
     pub rules: Vec<(Rule, Option<i64>)>,
 }
 
+/// Members of a sorted set with their scores.
+type Scored = Vec<(Vec<u8>, f64)>;
+
 /// Reads at most `most` rules of a symbol, the nearest to `price`; without one, from the lowest threshold on. What
 /// does not parse is left out. Needs no more rights than a worker has, and holds Redis up for no longer with a million
 /// rules than with a few.
@@ -254,7 +257,7 @@ pub async fn near(
         range(&mut pipe, price.to_string(), "+inf", &[]);
         range(&mut pipe, format!("({price}"), "-inf", &["REV"]);
     }
-    let answers: Vec<(u64, Vec<(Vec<u8>, f64)>, Vec<(Vec<u8>, f64)>)> = {
+    let answers: Vec<(u64, Scored, Scored)> = {
         let values: Vec<redis::Value> = pipe.query_async(conn).await.with_context(context)?;
         let of_sets = values.chunks(3).map(|of_set| redis::from_redis_value(redis::Value::Array(of_set.to_vec())));
         of_sets.collect::<Result<_, _>>().with_context(context)?

@@ -55,7 +55,8 @@ export function overview(root, now) {
     show(state, fresh, whole) {
       for (const part of parts) part(state);
       notes(fresh, whole);
-      document.title = state.verdict ? `${state.verdict.title} · tickwatch` : 'tickwatch';
+      const title = state.verdict ? `${state.verdict.title} · tickwatch` : 'tickwatch';
+      if (document.title !== title) document.title = title;
     },
     tick,
   };

@@ -4,6 +4,8 @@
 const SILENCE = 12_000;
 /** Pause before a stream that ended is opened again. */
 const AGAIN = 2_000;
+/** A tab that nobody sees gives its connection back after this: a browser has six for a host, and they are shared. */
+const UNSEEN = 10_000;
 
 /** Merges a patch (RFC 7386) into a state. */
 export function merge(state, patch) {
@@ -30,6 +32,9 @@ export function open(url, on) {
   let held = [];
   let heldWhole = false;
   let skew = -Infinity;
+  let asleep = false;
+  let unseen = 0;
+  const ended = new AbortController();
 
   const tell = () => on.status({ live, paused, heard });
   const show = (notes, whole) => {
@@ -59,6 +64,7 @@ export function open(url, on) {
 
   function connect() {
     source?.close();
+    if (asleep || ended.signal.aborted) return;
     heard = Date.now();
     const resumed = last ? `${url.includes('?') ? '&' : '?'}last=${encodeURIComponent(last)}` : '';
     source = new EventSource(url + resumed);
@@ -74,12 +80,25 @@ export function open(url, on) {
     });
   }
 
-  setInterval(() => {
-    if (Date.now() - heard <= SILENCE || source.readyState === EventSource.CLOSED) return;
+  const watch = setInterval(() => {
+    if (asleep || Date.now() - heard <= SILENCE || source.readyState === EventSource.CLOSED) return;
     live = false;
     tell();
     connect();
   }, 1000);
+
+  document.addEventListener('visibilitychange', () => {
+    clearTimeout(unseen);
+    if (document.hidden) {
+      unseen = setTimeout(() => {
+        asleep = true;
+        source.close();
+      }, UNSEEN);
+    } else if (asleep) {
+      asleep = false;
+      connect(); // it goes on behind the last event it has
+    }
+  }, { signal: ended.signal });
 
   connect();
   return {
@@ -99,6 +118,10 @@ export function open(url, on) {
     },
     /** The server's clock now, ms: a browser's own may be wrong. */
     now: () => Date.now() + (Number.isFinite(skew) ? skew : 0),
-    close: () => source.close(),
+    close() {
+      ended.abort();
+      clearInterval(watch);
+      source.close();
+    },
   };
 }
