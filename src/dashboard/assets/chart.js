@@ -130,6 +130,13 @@ export function chart(root, { onHover, onMove }) {
     keyed(pills, shown.sort((a, b) => a.y - b.y).map((rule) => [rule.key, rule]), (key) => pill(key));
   }
 
+  /** What an arrow key moves a threshold by: about a pixel, and no less than prices differ by. */
+  function step() {
+    const least = 10 ** -settings.digits;
+    const pixel = Math.abs(series.coordinateToPrice(1) - series.coordinateToPrice(0));
+    return Math.max(1, Math.round(pixel / least)) * least;
+  }
+
   function pill() {
     const words = h('span', { class: 'pr' });
     const name = h('span', { class: 'el' });
@@ -140,9 +147,8 @@ export function chart(root, { onHover, onMove }) {
       put(words, `${OPERATORS[rule.op]} ${decimal(price)}`);
       set(element, { 'aria-valuenow': price, 'aria-valuetext': `${OPERATORS[rule.op]} ${price}` });
     };
-    const move = (y) => {
-      const price = series.coordinateToPrice(y);
-      if (price == null) return;
+    const move = (y, price = series.coordinateToPrice(y)) => {
+      if (price == null || y == null) return;
       moved = { price: price.toFixed(settings.digits), y };
       element.style.transform = `translateY(${Math.round(y - 11)}px)`;
       set(element, { class: 'pill moving' });
@@ -166,8 +172,11 @@ export function chart(root, { onHover, onMove }) {
     });
     element.addEventListener('keydown', (event) => {
       if (!settings.writes) return;
-      const step = { ArrowUp: -1, ArrowDown: 1, PageUp: -10, PageDown: 10 }[event.key];
-      if (step) move((moved?.y ?? rule.y) + step);
+      const steps = { ArrowUp: 1, ArrowDown: -1, PageUp: 10, PageDown: -10 }[event.key];
+      if (steps) {
+        const price = Number(moved?.price ?? rule.text) + steps * step();
+        move(series.priceToCoordinate(price), price);
+      }
       else if (event.key === 'Enter') end(true);
       else if (event.key === 'Escape') end(false);
       else return;
