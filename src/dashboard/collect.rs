@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
+use deadpool_redis::Connection;
 use redis::aio::MultiplexedConnection;
 use serde_json::{Map, Value};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -67,6 +68,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
 
 struct Session {
     shared: Arc<Shared>,
+    connection: Option<Connection>,
     onlooker: Onlooker,
     tail: Tail,
     overview: Overview,
@@ -91,6 +93,7 @@ impl Session {
         let config = &shared.config;
         Ok(Session {
             shared: Arc::clone(shared),
+            connection: None,
             onlooker: Onlooker::start(&config.kafka)?,
             tail: Tail::start(&config.kafka, &config.output.notifications, KEPT)?,
             overview: Overview::new(config),
@@ -144,7 +147,19 @@ impl Session {
         }
     }
 
+    /// Over one connection as long as it works: taking it from the pool each time would cost more than what it is for.
     async fn ask_redis(&mut self, now: i64) -> anyhow::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => timeout(PATIENCE, shared.pool.get()).await.map_err(|_| late())??,
+        };
+        self.read(&mut connection, now).await?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    async fn read(&mut self, conn: &mut MultiplexedConnection, now: i64) -> anyhow::Result<()> {
         let mut partitions = self.overview.partitions();
         if partitions.is_empty() {
             partitions = (0..GUESSED).collect();
@@ -153,10 +168,7 @@ impl Session {
         let turns = partitions.len().div_ceil(PER_FRAME);
         let turn = self.frame % turns;
         let asked: Vec<i32> = partitions.iter().copied().skip(turn).step_by(turns).collect();
-        let late = || anyhow!("no answer within {} s", PATIENCE.as_secs());
         let shared = Arc::clone(&self.shared);
-        let mut pooled = timeout(PATIENCE, shared.pool.get()).await.map_err(|_| late())??;
-        let conn: &mut MultiplexedConnection = &mut pooled;
         let topic = &shared.config.kafka.topic;
         let looked =
             timeout(PATIENCE, sources::look(conn, &shared.keys, topic, &asked)).await.map_err(|_| late())??;
@@ -213,6 +225,10 @@ fn surroundings(overview: &Map<String, Value>, partition: Option<&Value>) -> Map
     let row = number.and_then(|number| overview.get("partitions")?.get(number));
     view.extend(row.map(|row| ("source".to_owned(), row.clone())));
     view
+}
+
+fn late() -> anyhow::Error {
+    anyhow!("no answer within {} s", PATIENCE.as_secs())
 }
 
 /// The innermost cause: on a page there is room for one.

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result};
-use redis::Pipeline;
+use anyhow::{Context, Result, bail};
 use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, Role};
 use serde::Serialize;
 
 use super::keys::Keys;
@@ -112,8 +112,8 @@ pub struct Look {
     pub oldest_output: Option<String>,
 }
 
-/// Reads some source partitions in one round trip, those without state left out, and Redis' clock in ms. Needs no
-/// more rights than a worker has.
+/// Reads some source partitions in one round trip, those without state left out, and Redis' clock in ms. A server that is
+/// no primary any more is an error: what it says may be old. Needs no more rights than a worker has.
 pub async fn look(
     conn: &mut MultiplexedConnection,
     keys: &Keys,
@@ -123,8 +123,8 @@ pub async fn look(
     /// An entry of a stream: its id, its fields.
     type Entry = (String, Vec<Vec<u8>>);
     type Found = (Vec<Option<String>>, u64, u64, Vec<(Vec<u8>, f64)>, Vec<Entry>);
-    let mut pipe = Pipeline::with_capacity(1 + partitions.len() * 5);
-    pipe.cmd("TIME");
+    let mut pipe = Pipeline::with_capacity(2 + partitions.len() * 5);
+    pipe.cmd("ROLE").cmd("TIME");
     for partition in partitions {
         let source = SourcePartition { topic: topic.to_owned(), partition: *partition };
         pipe.cmd("HMGET").arg(keys.source(&source)).arg(&FIELDS[..]);
@@ -135,7 +135,10 @@ pub async fn look(
     }
     let answers: Vec<redis::Value> =
         pipe.query_async(conn).await.with_context(|| format!("reading the partitions of {topic}"))?;
-    let (time, answers) = answers.split_first().context("Redis did not tell the time")?;
+    let [role, time, answers @ ..] = answers.as_slice() else { bail!("Redis did not tell its role and the time") };
+    if !matches!(redis::from_redis_value(role.clone())?, Role::Primary { .. }) {
+        bail!("the server is a replica now");
+    }
     let (seconds, micros): (i64, i64) = redis::from_redis_value(time.clone())?;
     let mut looks = Vec::with_capacity(partitions.len());
     for (partition, answers) in partitions.iter().zip(answers.chunks(5)) {
