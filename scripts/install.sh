@@ -3,6 +3,8 @@
 #
 #   scripts/install.sh            a C toolchain, redis-server, Kafka's jars
 #   scripts/install.sh compose    also what `make test-compose` needs: dockerd, docker-compose, debootstrap
+#   scripts/install.sh browser    also Chromium and its driver (about 400 MB), with which tests look at the live page;
+#                                 TW_TEST_BROWSER=1 asks for the same
 #
 # What cannot be installed is named with the next step. Only what the build itself needs is fatal: tests that
 # lack a part report themselves as skipped, with the reason.
@@ -85,6 +87,11 @@ if [ "${1:-}" = compose ]; then
   need dockerd "runs the containers" docker.io || true
   need docker-compose "starts the services" docker-compose || true
   need debootstrap "builds the stand-in images" debootstrap || true
+fi
+
+if [ "${1:-}" = browser ] || [ "${TW_TEST_BROWSER:-}" = 1 ]; then
+  need chromium "shows the live page to tests" chromium || true
+  need chromedriver "steers chromium" chromium-driver || true
 fi
 
 if [ "$missing_for_build" = 1 ]; then
