@@ -1,0 +1,54 @@
+package tickwatch.peers;
+
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.kafka.common.serialization.Serde;
+import org.apache.kafka.common.serialization.Serdes;
+
+/** What the hand-written processor knows of one symbol. */
+final class SymbolState {
+    static final Serde<SymbolState> SERDE = Serdes.serdeFrom(
+            (topic, state) -> state == null ? null : state.write(),
+            (topic, bytes) -> bytes == null ? null : read(ByteBuffer.wrap(bytes)));
+
+    /** Its newest price by event time; NaN before the first one. */
+    double price = Double.NaN;
+    /** Event time of that price, ms. */
+    long ts = Long.MIN_VALUE;
+    final List<Candle> open = new ArrayList<>(2);
+
+    /** Its open candle for an interval and start, if there is one; else null. */
+    Candle find(long intervalMs, long start) {
+        // The newest one is what most ticks are for.
+        for (int i = open.size() - 1; i >= 0; i--) {
+            Candle candle = open.get(i);
+            if (candle.start == start && candle.intervalMs == intervalMs) {
+                return candle;
+            }
+        }
+        return null;
+    }
+
+    private byte[] write() {
+        int size = Double.BYTES + Long.BYTES;
+        for (int i = 0; i < open.size(); i++) {
+            size += open.get(i).size();
+        }
+        ByteBuffer to = ByteBuffer.allocate(size).putDouble(price).putLong(ts);
+        for (int i = 0; i < open.size(); i++) {
+            open.get(i).write(to);
+        }
+        return to.array();
+    }
+
+    private static SymbolState read(ByteBuffer from) {
+        SymbolState state = new SymbolState();
+        state.price = from.getDouble();
+        state.ts = from.getLong();
+        while (from.hasRemaining()) {
+            state.open.add(Candle.read(from));
+        }
+        return state;
+    }
+}
