@@ -8,6 +8,7 @@ import org.apache.kafka.clients.producer.ProducerConfig;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.Topology;
+import org.apache.kafka.streams.errors.LogAndContinueExceptionHandler;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 
 /** The service on Kafka Streams: price rules and candles, as tickwatch has them, until SIGTERM. */
@@ -39,6 +40,7 @@ public final class Main {
         RuleBook rules = RuleBook.load(options.rules());
         return switch (options.variant()) {
             case "processor" -> ProcessorVariant.topology(options, rules);
+            case "dsl" -> DslVariant.topology(options, rules);
             default -> throw new IllegalArgumentException(
                     "--variant is processor or dsl, not " + options.variant());
         };
@@ -53,6 +55,10 @@ public final class Main {
         settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, options.commitIntervalMs());
         settings.put(StreamsConfig.STATE_DIR_CONFIG, options.stateDir().toString());
         settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 256L << 20);
+        settings.put(
+                StreamsConfig.DESERIALIZATION_EXCEPTION_HANDLER_CLASS_CONFIG, LogAndContinueExceptionHandler.class);
+        // Candles leave as soon as their window closes, as the hand-written ones do, and not once a second.
+        settings.put(StreamsConfig.InternalConfig.EMIT_INTERVAL_MS_KSTREAMS_WINDOWED_AGGREGATION, 0L);
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         settings.put(StreamsConfig.producerPrefix(ProducerConfig.COMPRESSION_TYPE_CONFIG), "lz4");
         String extra = System.getProperty("peers.settings", "");

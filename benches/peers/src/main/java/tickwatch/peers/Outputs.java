@@ -5,6 +5,7 @@ import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import org.apache.kafka.streams.processor.api.RecordMetadata;
 
 /** Outputs as JSON, in tickwatch's form. */
 final class Outputs {
@@ -12,8 +13,10 @@ final class Outputs {
 
     private Outputs() {}
 
-    static byte[] notification(
-            Rule rule, String topic, int partition, long offset, double price, double previous, long ts) {
+    static byte[] notification(Rule rule, RecordMetadata source, Tick tick, double previous) {
+        String topic = source.topic();
+        int partition = source.partition();
+        long offset = source.offset();
         return write(json -> {
             json.writeStringField(
                     "id",
@@ -24,13 +27,13 @@ final class Outputs {
             json.writeStringField("trigger", rule.kind().text);
             json.writeStringField("op", rule.op().text);
             price(json, "threshold", rule.threshold());
-            price(json, "price", price);
+            price(json, "price", tick.price);
             if (Double.isNaN(previous)) {
                 json.writeNullField("previous");
             } else {
                 price(json, "previous", previous);
             }
-            json.writeNumberField("ts", ts);
+            json.writeNumberField("ts", tick.ts);
             json.writeObjectFieldStart("source");
             json.writeStringField("topic", topic);
             json.writeNumberField("partition", partition);
@@ -40,17 +43,18 @@ final class Outputs {
     }
 
     static byte[] candle(String symbol, Candle candle) {
+        Ohlc ohlc = candle.ohlc();
         return write(json -> {
             json.writeStringField("symbol", symbol);
-            json.writeStringField("interval", Intervals.name(candle.intervalMs));
-            json.writeNumberField("start", candle.start);
+            json.writeStringField("interval", Intervals.name(candle.intervalMs()));
+            json.writeNumberField("start", candle.start());
             json.writeNumberField("end", candle.end());
-            price(json, "open", candle.open);
-            price(json, "high", candle.high);
-            price(json, "low", candle.low);
-            price(json, "close", candle.close);
-            number(json, "volume", Decimals.plain(candle.volume.value()));
-            json.writeNumberField("count", candle.count);
+            price(json, "open", ohlc.open);
+            price(json, "high", ohlc.high);
+            price(json, "low", ohlc.low);
+            price(json, "close", ohlc.close);
+            number(json, "volume", Decimals.plain(ohlc.volume.value()));
+            json.writeNumberField("count", ohlc.count);
             json.writeStringField("status", "final");
             json.writeNumberField("revision", 0);
         });

@@ -8,6 +8,9 @@ import org.apache.kafka.common.serialization.Serdes;
 
 /** What the hand-written processor knows of one symbol. */
 final class SymbolState {
+    /** Interval and start. */
+    private static final int WINDOW_SIZE = 2 * Long.BYTES;
+
     static final Serde<SymbolState> SERDE = Serdes.serdeFrom(
             (topic, state) -> state == null ? null : state.write(),
             (topic, bytes) -> bytes == null ? null : read(ByteBuffer.wrap(bytes)));
@@ -23,7 +26,7 @@ final class SymbolState {
         // The newest one is what most ticks are for.
         for (int i = open.size() - 1; i >= 0; i--) {
             Candle candle = open.get(i);
-            if (candle.start == start && candle.intervalMs == intervalMs) {
+            if (candle.start() == start && candle.intervalMs() == intervalMs) {
                 return candle;
             }
         }
@@ -33,11 +36,13 @@ final class SymbolState {
     private byte[] write() {
         int size = Double.BYTES + Long.BYTES;
         for (int i = 0; i < open.size(); i++) {
-            size += open.get(i).size();
+            size += WINDOW_SIZE + open.get(i).ohlc().size();
         }
         ByteBuffer to = ByteBuffer.allocate(size).putDouble(price).putLong(ts);
         for (int i = 0; i < open.size(); i++) {
-            open.get(i).write(to);
+            Candle candle = open.get(i);
+            to.putLong(candle.intervalMs()).putLong(candle.start());
+            candle.ohlc().write(to);
         }
         return to.array();
     }
@@ -47,7 +52,7 @@ final class SymbolState {
         state.price = from.getDouble();
         state.ts = from.getLong();
         while (from.hasRemaining()) {
-            state.open.add(Candle.read(from));
+            state.open.add(new Candle(from.getLong(), from.getLong(), Ohlc.read(from)));
         }
         return state;
     }

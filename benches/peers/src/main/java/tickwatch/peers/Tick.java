@@ -4,9 +4,25 @@ import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
 import java.io.IOException;
+import org.apache.kafka.common.errors.SerializationException;
+import org.apache.kafka.common.serialization.Serde;
+import org.apache.kafka.common.serialization.Serdes;
 
 /** One tick; read again and again into the same object where nobody keeps it. */
 final class Tick {
+    /** Of ticks as objects; they are only read. */
+    static final Serde<Tick> SERDE = Serdes.serdeFrom(
+            (topic, tick) -> {
+                throw new UnsupportedOperationException("ticks are not written");
+            },
+            (topic, json) -> {
+                Tick tick = new Tick();
+                if (!tick.read(json)) {
+                    throw new SerializationException("no tick");
+                }
+                return tick;
+            });
+
     private static final JsonFactory JSON = new JsonFactory();
 
     double price;
@@ -14,10 +30,9 @@ final class Tick {
     /** Event time, ms. */
     long ts;
 
-    private final Decimals number = new Decimals();
-
     /** Reads {@code {"symbol":…,"price":…,"volume":…,"ts":…}}; the symbol is the record's key. False if it is no tick. */
     boolean read(byte[] json) {
+        Decimals number = new Decimals();
         boolean hasPrice = false;
         boolean hasTs = false;
         volume.clear();

@@ -10,7 +10,6 @@ import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
-import org.apache.kafka.streams.processor.api.RecordMetadata;
 import org.apache.kafka.streams.state.KeyValueStore;
 
 /**
@@ -90,7 +89,7 @@ final class TickProcessor implements Processor<Bytes, byte[], Bytes, byte[]> {
         for (long intervalMs : intervalsMs) {
             long start = tick.ts - tick.ts % intervalMs;
             if (start + intervalMs > watermark) {
-                candle(symbol, intervalMs, start).add(tick);
+                candle(symbol, intervalMs, start).ohlc().add(tick);
             }
         }
         watermark = Math.max(watermark, tick.ts - latenessMs);
@@ -110,7 +109,7 @@ final class TickProcessor implements Processor<Bytes, byte[], Bytes, byte[]> {
     private Candle candle(Symbol symbol, long intervalMs, long start) {
         Candle candle = symbol.state.find(intervalMs, start);
         if (candle == null) {
-            candle = new Candle(intervalMs, start);
+            candle = new Candle(intervalMs, start, new Ohlc());
             symbol.state.open.add(candle);
             await(symbol, candle);
         }
@@ -126,7 +125,7 @@ final class TickProcessor implements Processor<Bytes, byte[], Bytes, byte[]> {
         while (nextEnd <= watermark) {
             for (Due closed : due.pollFirstEntry().getValue()) {
                 Symbol symbol = closed.symbol;
-                symbol.state.open.remove(closed.candle);
+                symbol.state.open.removeIf(candle -> candle == closed.candle);
                 send(CANDLES, symbol, Outputs.candle(symbol.name, closed.candle));
             }
             nextEnd = due.isEmpty() ? Long.MAX_VALUE : due.firstKey();
@@ -134,9 +133,7 @@ final class TickProcessor implements Processor<Bytes, byte[], Bytes, byte[]> {
     }
 
     private void notify(Symbol symbol, Rule rule, double previous) {
-        RecordMetadata source = context.recordMetadata().orElseThrow();
-        byte[] value = Outputs.notification(
-                rule, source.topic(), source.partition(), source.offset(), tick.price, previous, tick.ts);
+        byte[] value = Outputs.notification(rule, context.recordMetadata().orElseThrow(), tick, previous);
         send(NOTIFICATIONS, symbol, value);
     }
 
