@@ -41,7 +41,7 @@ final class DslVariant {
                             Ohlc::new,
                             (symbol, tick, ohlc) -> ohlc.add(tick),
                             Materialized.<String, Ohlc, WindowStore<Bytes, byte[]>>with(Serdes.String(), Ohlc.SERDE)
-                                    .withRetention(interval.plus(lateness))
+                                    .withRetention(Duration.ofDays(1))
                                     .withCachingEnabled())
                     .toStream()
                     .process(CandleEncoder::new)
