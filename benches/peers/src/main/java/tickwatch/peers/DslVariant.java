@@ -40,7 +40,11 @@ final class DslVariant {
                     .aggregate(
                             Ohlc::new,
                             (symbol, tick, ohlc) -> ohlc.add(tick),
-                            Materialized.<String, Ohlc, WindowStore<Bytes, byte[]>>with(Serdes.String(), Ohlc.SERDE)
+                            Materialized.<String, Ohlc, WindowStore<Bytes, byte[]>>as("candles-" + Intervals.name(intervalMs))
+                                    .withKeySerde(Serdes.String())
+                                    .withValueSerde(Ohlc.SERDE)
+                                    // The cache walks each segment since 1970 at the first close: 28 million of
+                                    // them at a retention of seconds, 40 thousand at this one.
                                     .withRetention(Duration.ofDays(1))
                                     .withCachingEnabled())
                     .toStream()
