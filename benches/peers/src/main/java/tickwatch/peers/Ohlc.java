@@ -1,37 +1,28 @@
 package tickwatch.peers;
 
+import java.math.BigDecimal;
+import java.math.BigInteger;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 
 /** What a candle holds besides its window. */
 final class Ohlc {
-    static final Serde<Ohlc> SERDE = Serdes.serdeFrom(
-            (topic, ohlc) -> {
-                ByteBuffer to = ByteBuffer.allocate(ohlc.size());
-                ohlc.write(to);
-                return to.array();
-            },
-            (topic, bytes) -> read(ByteBuffer.wrap(bytes)));
+    static final Serde<Ohlc> SERDE =
+            Serdes.serdeFrom((topic, ohlc) -> ohlc.write(), (topic, bytes) -> read(ByteBuffer.wrap(bytes)));
 
-    private static final int FIXED_SIZE = 4 * Double.BYTES + 3 * Long.BYTES;
+    /** With room for a volume of 2^1015 units; a volume that is read has at most 28 digits. */
+    static final int MAX_SIZE = 4 * Double.BYTES + 3 * Long.BYTES + 2 + Byte.MAX_VALUE;
 
     double open;
     double high;
     double low;
     double close;
     long count;
-    final Volume volume;
+    BigDecimal volume = BigDecimal.ZERO;
     private long openTs;
     private long closeTs;
-
-    Ohlc() {
-        this(new Volume());
-    }
-
-    private Ohlc(Volume volume) {
-        this.volume = volume;
-    }
 
     /** Adds a tick that comes later in the log: among equal times the first stays open, the last becomes close. */
     Ohlc add(Tick tick) {
@@ -52,37 +43,37 @@ final class Ohlc {
             high = Math.max(high, price);
             low = Math.min(low, price);
         }
-        volume.add(tick.volume);
+        volume = volume.add(tick.volume);
         count++;
         return this;
     }
 
-    int size() {
-        return FIXED_SIZE + volume.size();
+    byte[] write() {
+        ByteBuffer to = ByteBuffer.allocate(MAX_SIZE);
+        write(to);
+        return Arrays.copyOf(to.array(), to.position());
     }
 
     void write(ByteBuffer to) {
         to.putDouble(open).putDouble(high).putDouble(low).putDouble(close);
         to.putLong(openTs).putLong(closeTs).putLong(count);
-        volume.write(to);
+        byte[] units = volume.unscaledValue().toByteArray();
+        to.put((byte) volume.scale()).put((byte) units.length).put(units);
     }
 
     static Ohlc read(ByteBuffer from) {
-        double open = from.getDouble();
-        double high = from.getDouble();
-        double low = from.getDouble();
-        double close = from.getDouble();
-        long openTs = from.getLong();
-        long closeTs = from.getLong();
-        long count = from.getLong();
-        Ohlc ohlc = new Ohlc(Volume.read(from));
-        ohlc.open = open;
-        ohlc.high = high;
-        ohlc.low = low;
-        ohlc.close = close;
-        ohlc.openTs = openTs;
-        ohlc.closeTs = closeTs;
-        ohlc.count = count;
+        Ohlc ohlc = new Ohlc();
+        ohlc.open = from.getDouble();
+        ohlc.high = from.getDouble();
+        ohlc.low = from.getDouble();
+        ohlc.close = from.getDouble();
+        ohlc.openTs = from.getLong();
+        ohlc.closeTs = from.getLong();
+        ohlc.count = from.getLong();
+        int scale = from.get();
+        byte[] units = new byte[from.get()];
+        from.get(units);
+        ohlc.volume = new BigDecimal(new BigInteger(units), scale);
         return ohlc;
     }
 }

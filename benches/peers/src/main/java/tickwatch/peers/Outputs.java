@@ -53,7 +53,7 @@ final class Outputs {
             price(json, "high", ohlc.high);
             price(json, "low", ohlc.low);
             price(json, "close", ohlc.close);
-            number(json, "volume", Decimals.plain(ohlc.volume.value()));
+            number(json, "volume", Decimals.text(ohlc.volume));
             json.writeNumberField("count", ohlc.count);
             json.writeStringField("status", "final");
             json.writeNumberField("revision", 0);

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
 import java.io.IOException;
+import java.math.BigDecimal;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -63,7 +64,7 @@ final class RuleBook {
                 fields.get("id"),
                 one(Rule.Op.values(), op -> op.text, fields.get("op"), line),
                 one(Rule.Kind.values(), kind -> kind.text, fields.get("kind"), line),
-                Decimals.parsePrice(fields.get("threshold")));
+                Decimals.price(new BigDecimal(fields.get("threshold"))));
     }
 
     private static <T> T one(T[] values, Function<T, String> text, String found, String line) {

@@ -2,6 +2,7 @@ package tickwatch.peers;
 
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
@@ -34,17 +35,14 @@ final class SymbolState {
     }
 
     private byte[] write() {
-        int size = Double.BYTES + Long.BYTES;
-        for (int i = 0; i < open.size(); i++) {
-            size += WINDOW_SIZE + open.get(i).ohlc().size();
-        }
-        ByteBuffer to = ByteBuffer.allocate(size).putDouble(price).putLong(ts);
+        int room = Double.BYTES + Long.BYTES + open.size() * (WINDOW_SIZE + Ohlc.MAX_SIZE);
+        ByteBuffer to = ByteBuffer.allocate(room).putDouble(price).putLong(ts);
         for (int i = 0; i < open.size(); i++) {
             Candle candle = open.get(i);
             to.putLong(candle.intervalMs()).putLong(candle.start());
             candle.ohlc().write(to);
         }
-        return to.array();
+        return Arrays.copyOf(to.array(), to.position());
     }
 
     private static SymbolState read(ByteBuffer from) {

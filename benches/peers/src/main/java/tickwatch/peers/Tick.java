@@ -1,9 +1,10 @@
 package tickwatch.peers;
 
-import com.fasterxml.jackson.core.JsonFactory;
-import com.fasterxml.jackson.core.JsonParser;
-import com.fasterxml.jackson.core.JsonToken;
-import java.io.IOException;
+import com.alibaba.fastjson2.JSONException;
+import com.alibaba.fastjson2.JSONReader;
+import com.alibaba.fastjson2.util.Fnv;
+import java.math.BigDecimal;
+import java.nio.charset.StandardCharsets;
 import org.apache.kafka.common.errors.SerializationException;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
@@ -23,46 +24,49 @@ final class Tick {
                 return tick;
             });
 
-    private static final JsonFactory JSON = new JsonFactory();
+    private static final long PRICE = Fnv.hashCode64("price");
+    private static final long VOLUME = Fnv.hashCode64("volume");
+    private static final long TS = Fnv.hashCode64("ts");
+    private static final double PRICE_LIMIT = 1e18;
+    private static final int VOLUME_DIGITS = 28;
 
     double price;
-    final Decimals volume = new Decimals();
+    BigDecimal volume;
     /** Event time, ms. */
     long ts;
 
     /** Reads {@code {"symbol":…,"price":…,"volume":…,"ts":…}}; the symbol is the record's key. False if it is no tick. */
     boolean read(byte[] json) {
-        Decimals number = new Decimals();
-        boolean hasPrice = false;
-        boolean hasTs = false;
-        volume.clear();
-        try (JsonParser parser = JSON.createParser(json)) {
-            if (parser.nextToken() != JsonToken.START_OBJECT) {
+        BigDecimal exact = null;
+        volume = BigDecimal.ZERO;
+        ts = -1;
+        try (JSONReader reader = JSONReader.of(json, 0, json.length, StandardCharsets.UTF_8)) {
+            if (!reader.nextIfObjectStart()) {
                 return false;
             }
-            for (String name = parser.nextFieldName(); name != null; name = parser.nextFieldName()) {
-                parser.nextToken();
-                switch (name) {
-                    case "price" -> {
-                        read(parser, number);
-                        price = number.price();
-                        hasPrice = price != 0;
-                    }
-                    case "volume" -> read(parser, volume);
-                    case "ts" -> {
-                        ts = parser.getLongValue();
-                        hasTs = ts >= 0;
-                    }
-                    default -> parser.skipChildren();
+            while (!reader.nextIfObjectEnd()) {
+                long name = reader.readFieldNameHashCode();
+                if (name == PRICE) {
+                    exact = reader.readBigDecimal();
+                } else if (name == VOLUME) {
+                    volume = reader.readBigDecimal();
+                } else if (name == TS) {
+                    ts = reader.readInt64Value();
+                } else {
+                    reader.skipValue();
                 }
             }
-            return hasPrice && hasTs && !volume.isNegative();
-        } catch (IOException | NumberFormatException e) {
+            if (exact == null || volume == null) {
+                return false;
+            }
+            price = Decimals.price(exact);
+            return price != 0
+                    && Math.abs(price) < PRICE_LIMIT
+                    && volume.signum() >= 0
+                    && volume.precision() <= VOLUME_DIGITS
+                    && ts >= 0;
+        } catch (JSONException | ArithmeticException | NumberFormatException e) {
             return false;
         }
-    }
-
-    private static void read(JsonParser parser, Decimals into) throws IOException {
-        into.read(parser.getTextCharacters(), parser.getTextOffset(), parser.getTextLength());
     }
 }

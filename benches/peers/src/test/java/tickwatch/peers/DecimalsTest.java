@@ -25,7 +25,7 @@ class DecimalsTest {
         "0.000, 0",
     })
     void a_price_is_written_plainly_with_15_digits(String text, String plain) {
-        assertEquals(plain, Decimals.text(Decimals.parsePrice(text)));
+        assertEquals(plain, Decimals.text(Decimals.price(new BigDecimal(text))));
     }
 
     @Test
@@ -39,12 +39,12 @@ class DecimalsTest {
                     ? BigDecimal.valueOf(random.nextLong() >> random.nextInt(63), scale).round(digits)
                     // The nearest neighbour there is.
                     : before.add(before.ulp()).round(digits);
-            double price = Decimals.parsePrice(next.toPlainString());
+            double price = Decimals.price(next);
             assertEquals(
                     next.compareTo(before),
-                    Double.compare(price, Decimals.parsePrice(before.toPlainString())),
+                    Double.compare(price, Decimals.price(before)),
                     () -> next + " and the price before it");
-            assertEquals(Decimals.plain(next), Decimals.text(price));
+            assertEquals(Decimals.text(next), Decimals.text(price));
             before = next;
         }
     }
