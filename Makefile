@@ -9,13 +9,17 @@ BENCH_PROFILE ?= bench
 
 .DEFAULT_GOAL := help
 
+<<<<<<< HEAD
 .PHONY: help demo test test-compose chaos bench bench-peers bench-keep bench-check bench-record peers build install fmt lint deny fuzz clean
+=======
+.PHONY: help demo test test-compose chaos build install install-browser fmt lint deny fuzz clean
+>>>>>>> main
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: install build ## a private Redis and broker, ticks, rules, candles: see it work
-	@target=$${CARGO_TARGET_DIR:-target}; exec $$target/debug/tickwatch demo
+demo: install build ## a private Redis and broker, ticks, rules, candles: see it work; KEEP=1 holds it up, with the live page
+	@target=$${CARGO_TARGET_DIR:-target}; exec $$target/debug/tickwatch demo $(if $(KEEP),--keep)
 
 test: ## all tests on a real Redis and a real broker; installs what is missing
 	@scripts/test.sh
@@ -55,6 +59,9 @@ build: ## the program, quickly built (`cargo build --release` for the one to dep
 
 install: ## redis-server, Kafka's jars and a C toolchain, where missing
 	@scripts/install.sh
+
+install-browser: ## Chromium and its driver, with which tests look at the live page (CI: TW_TEST_BROWSER=1 make test)
+	@scripts/install.sh browser
 
 fmt: ## format the code
 	$(CARGO) fmt

@@ -5,6 +5,8 @@
 #   scripts/install.sh compose    also what `make test-compose` needs: dockerd, docker-compose, debootstrap
 #   scripts/install.sh peers      also what builds the Kafka Streams peers of `make bench-peers`: a JDK, Maven
 #   scripts/install.sh bench-check   also what `make bench-check` counts with: valgrind
+#   scripts/install.sh browser    also Chromium and its driver (about 400 MB), with which tests look at the live page;
+#                                 TW_TEST_BROWSER=1 asks for the same
 #
 # What cannot be installed is named with the next step. Only what the build itself needs is fatal: tests that
 # lack a part report themselves as skipped, with the reason.
@@ -97,6 +99,11 @@ case "${1:-}" in
     need valgrind "counts instructions" valgrind || true
     ;;
 esac
+
+if [ "${1:-}" = browser ] || [ "${TW_TEST_BROWSER:-}" = 1 ]; then
+  need chromium "shows the live page to tests" chromium || true
+  need chromedriver "steers chromium" chromium-driver || true
+fi
 
 if [ "$missing_for_build" = 1 ]; then
   exit 1

@@ -137,7 +137,7 @@ impl Server {
             std::io::ErrorKind::AddrInUse => HttpError::InUse(listen),
             _ => HttpError::Bind(listen, e),
         })?;
-        tracing::info!(address = %server.address, "health and metrics at http://{}", server.address);
+        tracing::info!(address = %server.address, "listening at http://{}", server.address);
         Ok(server)
     }
 
@@ -153,11 +153,19 @@ impl Server {
         metrics: PrometheusHandle,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        let serving = axum::serve(self.listener, routes).with_graceful_shutdown(stop);
         tokio::select! {
-            served = serving => served,
+            served = self.serve(routes, stop) => served,
             () = tidy(metrics) => Ok(()),
         }
+    }
+
+    /// Serves `routes` until `stop` is done.
+    pub async fn serve(
+        self,
+        routes: Router,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        axum::serve(self.listener, routes).with_graceful_shutdown(stop).await
     }
 }
 

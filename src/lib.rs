@@ -16,12 +16,14 @@
 //! | [`worker`] | from record to output: the protocol of one source partition as a state machine without I/O, and the shell that carries its commands |
 //! | [`config`] | `tickwatch.toml`, the environment, flags |
 //! | [`telemetry`], [`http`] | logs and metrics; `/metrics`, `/healthz`, `/readyz` |
+//! | [`dashboard`] | the live page: what Redis and Kafka hold of the whole group, as Server-Sent Events |
 //! | [`sandbox`] | a private Redis and a private Kafka broker, for the demo and the tests |
 //! | `failpoint` | where a test lets the process die |
 //! | [`cli`] | one file a subcommand |
 
 pub mod cli;
 pub mod config;
+pub mod dashboard;
 pub mod domain;
 mod failpoint;
 pub mod http;

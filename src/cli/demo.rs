@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use serde_json::Value;
+use tokio::sync::watch;
 
+use super::run::stop_signal;
 use super::sender::Sender;
 use super::text;
 use crate::config::{Config, RedisConfig};
-use crate::http::Health;
+use crate::dashboard::Dashboard;
+use crate::http::{Health, HttpError, Server};
 use crate::kafka::{self, outputs};
 use crate::sandbox::{Broker, MockBroker, Redis};
 use crate::store::connection::connect;
@@ -22,7 +26,7 @@ pub struct Args {
     /// Print the counts as one JSON object and nothing else
     #[arg(long)]
     json: bool,
-    /// Keep the private servers up afterwards, to look around, until Ctrl-C
+    /// Keep it all up afterwards until Ctrl-C: live ticks, a worker, and the page to look at
     #[arg(long, conflicts_with = "json")]
     keep: bool,
 }
@@ -30,6 +34,8 @@ pub struct Args {
 /// Ticks of the scenario, both symbols together, and the time between two.
 const TICKS: i64 = 200;
 const STEP_MS: i64 = 10;
+/// Time between two ticks of `--keep`: slow enough to watch.
+const LIVE_STEP: Duration = Duration::from_millis(100);
 
 /// Edge and level, each of these: symbol, operator, threshold, id.
 const RULES: [(&str, &str, i64, &str); 4] = [
@@ -139,14 +145,55 @@ pub async fn run(mut config: Config, args: Args) -> anyhow::Result<()> {
     counted.print();
     look_around(&mut connection, &redis).await?;
     if args.keep {
-        println!(
-            "\nHeld open. Redis: redis-cli -u {}   Kafka: {}   Ctrl-C ends it.",
-            redis.url(),
-            broker.brokers()
-        );
-        tokio::signal::ctrl_c().await?;
+        keep_up(config, &redis, &broker).await?;
     }
     Ok(())
+}
+
+/// Live ticks, a worker and the page, until Ctrl-C.
+async fn keep_up(mut config: Config, redis: &Redis, broker: &AnyBroker) -> anyhow::Result<()> {
+    config.candles.intervals = vec!["1s".parse()?, "1m".parse()?];
+    config.dashboard.allow_writes = true; // it is a sandbox
+    let any_port = SocketAddr::new(config.http.listen.ip(), 0);
+    let server = match Server::bind(config.http.listen).await {
+        Err(HttpError::InUse(_)) => Server::bind(any_port).await?,
+        bound => bound?,
+    };
+    println!(
+        "\nHeld open, with a worker and live ticks. See it live: http://{}/\n\
+         Redis: redis-cli -u {}   Kafka: {}   Ctrl-C ends it.",
+        server.address(),
+        redis.url(),
+        broker.brokers()
+    );
+    let dashboard = Dashboard::start(&config, "tickwatch demo");
+    let (stop, stopped) = watch::channel(false);
+    let until = |mut stopped: watch::Receiver<bool>| async move {
+        let _ = stopped.wait_for(|stopped| *stopped).await; // dropped or sent: both mean stop
+    };
+    let serving = tokio::spawn(server.serve(dashboard.routes(), until(stopped.clone())));
+    let sender = Sender::new(&config.kafka)?;
+    let sending = tokio::task::spawn_blocking(move || send_live(sender, &stopped));
+    supervisor::run(&config, Health::starting(), false, stop_signal()?).await?;
+    dashboard.close();
+    stop.send_replace(true);
+    sending.await??;
+    serving.await??;
+    Ok(())
+}
+
+/// The scenario's prices over and over, at the pace of the clock.
+fn send_live(mut sender: Sender, stopped: &watch::Receiver<bool>) -> anyhow::Result<()> {
+    for (symbol, price, _) in scenario().collect::<Vec<_>>().into_iter().cycle() {
+        if *stopped.borrow() {
+            break;
+        }
+        let ts = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+        let value = format!(r#"{{"symbol":"{symbol}","price":{price},"volume":100,"ts":{ts}}}"#);
+        sender.send(Some(symbol.as_bytes()), value.as_bytes())?;
+        std::thread::sleep(LIVE_STEP);
+    }
+    sender.finish().map(drop)
 }
 
 /// The private servers know no logins: what the configuration has of one is for others.

@@ -4,6 +4,7 @@
 
 pub mod candles;
 pub mod config;
+pub mod dashboard;
 pub mod demo;
 pub mod generate;
 pub mod produce;
@@ -71,6 +72,8 @@ struct Global {
 enum Command {
     /// Run a worker: ticks in, notifications and candles out
     Run(run::Args),
+    /// Serve the live page: the whole group, every symbol, without being a worker
+    Dashboard(dashboard::Args),
     /// Show it all at work on a private Redis and a private Kafka
     Demo(demo::Args),
     /// Send the lines of a file to the source topic
@@ -100,6 +103,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     let config = load(config.as_deref(), &overrides)?;
     match cli.command {
         Command::Run(args) => run::run(config, args).await,
+        Command::Dashboard(args) => dashboard::run(config, args).await,
         Command::Demo(args) => demo::run(config, args).await,
         Command::Produce(args) => produce::run(config, args).await,
         Command::Generate(args) => generate::run(config, args).await,

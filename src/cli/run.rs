@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
+use crate::dashboard::Dashboard;
 use crate::http::{self, Health, Server};
 use crate::telemetry;
 use crate::worker::supervisor;
@@ -33,13 +34,19 @@ pub(super) async fn run(config: Config, args: Args) -> anyhow::Result<()> {
     let health = Health::starting();
     let server = Server::bind(config.http.listen).await?;
     let (stop_server, stopped) = oneshot::channel::<()>();
-    let routes = http::routes(health.clone(), metrics.clone());
+    let dashboard = config.dashboard.enabled.then(|| Dashboard::start(&config, "a worker"));
+    let mut routes = http::routes(health.clone(), metrics.clone());
+    if let Some(dashboard) = &dashboard {
+        tracing::info!("the live page is at http://{}/", server.address());
+        routes = routes.merge(dashboard.routes());
+    }
     let serving = tokio::spawn(server.run(routes, metrics, async {
         let _ = stopped.await; // dropped or sent: both mean stop
     }));
 
     let told = Arc::new(AtomicBool::new(false));
-    let outcome = supervisor::run(&config, health, args.until_end, stop_signal(Arc::clone(&told))?).await;
+    let outcome = supervisor::run(&config, health, args.until_end, stop(Arc::clone(&told))?).await;
+    drop(dashboard);
     drop(stop_server);
     serving.await.context("the HTTP server ended badly")??;
     let summary = outcome?;
@@ -52,8 +59,18 @@ pub(super) async fn run(config: Config, args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Completes when it is told to stop, and notes that it was.
+fn stop(told: Arc<AtomicBool>) -> anyhow::Result<impl Future<Output = ()>> {
+    let signal = stop_signal()?;
+    Ok(async move {
+        signal.await;
+        told.store(true, Ordering::Relaxed);
+        tracing::info!("stopping: finishing what is in flight");
+    })
+}
+
 /// Completes at SIGTERM or SIGINT.
-fn stop_signal(told: Arc<AtomicBool>) -> anyhow::Result<impl Future<Output = ()>> {
+pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be listened for")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be listened for")?;
     Ok(async move {
@@ -61,7 +78,5 @@ fn stop_signal(told: Arc<AtomicBool>) -> anyhow::Result<impl Future<Output = ()>
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        told.store(true, Ordering::Relaxed);
-        tracing::info!("stopping: finishing what is in flight");
     })
 }

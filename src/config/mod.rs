@@ -52,8 +52,10 @@ pub struct Config {
     pub recovery: RecoveryConfig,
     /// Batches and bounds of a worker.
     pub worker: WorkerConfig,
-    /// Health and metrics.
+    /// Health, metrics and the page.
     pub http: HttpConfig,
+    /// The page.
+    pub dashboard: DashboardConfig,
 }
 
 /// `[redis]`. Written out, by serde or `Debug`, it holds no secret.
@@ -372,8 +374,20 @@ pub struct WorkerConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HttpConfig {
-    /// Address of `/healthz`, `/readyz` and `/metrics`; port 0 picks a free one.
+    /// Address of `/healthz`, `/readyz`, `/metrics` and the page; port 0 picks a free one.
     pub listen: SocketAddr,
+}
+
+/// `[dashboard]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DashboardConfig {
+    /// Whether workers serve the page too; `tickwatch dashboard` always does.
+    pub enabled: bool,
+    /// Whether rules can be put and removed on the page.
+    pub allow_writes: bool,
+    /// Names of hosts under which the page may be called, beside addresses and `localhost`.
+    pub hosts: Vec<String>,
 }
 
 impl Default for Config {
@@ -389,6 +403,7 @@ impl Default for Config {
             recovery: RecoveryConfig::default(),
             worker: WorkerConfig::default(),
             http: HttpConfig::default(),
+            dashboard: DashboardConfig::default(),
         }
     }
 }
@@ -490,6 +505,12 @@ impl Default for WorkerConfig {
 impl Default for HttpConfig {
     fn default() -> Self {
         HttpConfig { listen: SocketAddr::from(([127, 0, 0, 1], 8080)) }
+    }
+}
+
+impl Default for DashboardConfig {
+    fn default() -> Self {
+        DashboardConfig { enabled: true, allow_writes: false, hosts: Vec::new() }
     }
 }
 

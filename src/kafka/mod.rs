@@ -9,6 +9,8 @@
 //! | [`committer`] | the one thread that commits delivered positions, many partitions to a request |
 //! | [`ends`] | the log's start and end, asked through another client |
 //! | [`progress`] | how far the group is, for `tickwatch status` |
+//! | [`onlooker`] | end offsets and members, asked again and again for the page |
+//! | [`tail`] | the newest records of a topic, for the page |
 //! | [`sink`] | outputs, at least once |
 //! | [`transaction`] | outputs and the source offset in one transaction |
 //! | [`outputs`] | a whole topic, as its readers see it |
@@ -21,12 +23,14 @@ pub mod client;
 pub mod committer;
 pub mod ends;
 mod membership;
+pub mod onlooker;
 pub mod outputs;
 mod poll;
 pub mod progress;
 pub mod reader;
 pub mod sink;
 pub mod source;
+pub mod tail;
 pub mod topics;
 pub mod transaction;
 

@@ -222,6 +222,76 @@ fn before(reply: &[Vec<u8>]) -> Option<Before> {
     })
 }
 
+/// The rules of a symbol that are nearest to a price.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Near {
+    /// How many members its sets have, those that do not parse too.
+    pub total: u64,
+    /// The nearest first, each with the event time of its last firing, ms, if it has a cooldown and fired.
+    pub rules: Vec<(Rule, Option<i64>)>,
+}
+
+/// Members of a sorted set with their scores.
+type Scored = Vec<(Vec<u8>, f64)>;
+
+/// Reads at most `most` rules of a symbol, the nearest to `price`; without one, from the lowest threshold on. What
+/// does not parse is left out. Needs no more rights than a worker has, and holds Redis up for no longer with a million
+/// rules than with a few.
+pub async fn near(
+    conn: &mut MultiplexedConnection,
+    keys: &Keys,
+    symbol: &str,
+    price: Option<f64>,
+    most: usize,
+) -> Result<Near> {
+    let context = || format!("reading rules of {symbol}");
+    let mut pipe = redis::pipe();
+    for set in RuleSet::ALL {
+        let key = set.key(keys, symbol);
+        pipe.cmd("ZCARD").arg(&key);
+        let price = price.unwrap_or(f64::NEG_INFINITY);
+        let range = |pipe: &mut Pipeline, from: String, to: &str, order: &[&str]| {
+            pipe.cmd("ZRANGE").arg(&key).arg(from).arg(to).arg("BYSCORE").arg(order);
+            pipe.arg("LIMIT").arg(0).arg(most).arg("WITHSCORES");
+        };
+        range(&mut pipe, price.to_string(), "+inf", &[]);
+        range(&mut pipe, format!("({price}"), "-inf", &["REV"]);
+    }
+    let answers: Vec<(u64, Scored, Scored)> = {
+        let values: Vec<redis::Value> = pipe.query_async(conn).await.with_context(context)?;
+        let of_sets = values.chunks(3).map(|of_set| redis::from_redis_value(redis::Value::Array(of_set.to_vec())));
+        of_sets.collect::<Result<_, _>>().with_context(context)?
+    };
+    let total = answers.iter().map(|(count, ..)| count).sum();
+    let mut found: Vec<(RuleSet, Vec<u8>, f64)> = Vec::new();
+    for (set, (_, above, below)) in RuleSet::ALL.into_iter().zip(answers) {
+        found.extend(above.into_iter().chain(below).map(|(member, score)| (set, member, score)));
+    }
+    let away = |score: f64| price.map_or(score, |price| (score - price).abs());
+    found.sort_by(|a, b| away(a.2).total_cmp(&away(b.2)).then_with(|| a.1.cmp(&b.1)));
+    found.truncate(most);
+    let ids: Vec<&[u8]> = found.iter().map(|(_, member, _)| id_of(member)).collect();
+    if ids.is_empty() {
+        return Ok(Near { total, rules: Vec::new() });
+    }
+    let mut pipe = redis::pipe();
+    pipe.cmd("HMGET").arg(keys.rule_options(symbol)).arg(&ids).cmd("HMGET").arg(keys.fired(symbol)).arg(&ids);
+    let (options, fired): (Vec<Option<Vec<u8>>>, Vec<Option<String>>) =
+        pipe.query_async(conn).await.with_context(context)?;
+    let rules =
+        found.iter().zip(options.iter().zip(fired)).filter_map(|((set, member, score), (options, fired))| {
+            let rule = Rule::from_redis(symbol, *set, member, *score, |_| options.as_deref()).ok()?;
+            Some((rule, fired.and_then(|at| at.parse().ok())))
+        });
+    Ok(Near { total, rules: rules.collect() })
+}
+
+/// What follows the first space of a member.
+fn id_of(member: &[u8]) -> &[u8] {
+    let space = member.iter().position(|byte| *byte == b' ');
+    space.map_or(member, |space| &member[space + 1..])
+}
+
 /// What stands under `rules:` for some symbols.
 pub async fn list(conn: &mut MultiplexedConnection, keys: &Keys, symbols: &[&str]) -> Result<Listing> {
     let mut names = BTreeSet::new();

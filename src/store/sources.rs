@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result};
-use redis::Pipeline;
+use anyhow::{Context, Result, bail};
 use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, Role};
 use serde::Serialize;
 
 use super::keys::Keys;
@@ -96,10 +96,69 @@ pub async fn read(conn: &mut MultiplexedConnection, keys: &Keys, topic: &str) ->
         pipe.cmd("XLEN").arg(keys.outbox(&source));
         let (values, due, outbox): (Vec<Option<String>>, u64, u64) =
             pipe.query_async(conn).await.with_context(|| format!("reading the state of {source}"))?;
-        let fields = FIELDS.into_iter().zip(values).filter_map(|(field, value)| Some((field, value?)));
-        sources.push(SourceState { due, outbox, ..parse(partition, &fields.collect()) });
+        sources.push(SourceState { due, outbox, ..parse(partition, &named(values)) });
     }
     Ok(sources)
+}
+
+/// A source partition as [`look`] finds it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Its fields and counts.
+    pub state: SourceState,
+    /// End of the earliest open window, ms.
+    pub next_due: Option<i64>,
+    /// Id of the oldest output not yet known to be delivered.
+    pub oldest_output: Option<String>,
+}
+
+/// Reads some source partitions in one round trip, those without state left out, and Redis' clock in ms. A server that is
+/// no primary any more is an error: what it says may be old. Needs no more rights than a worker has.
+pub async fn look(
+    conn: &mut MultiplexedConnection,
+    keys: &Keys,
+    topic: &str,
+    partitions: &[i32],
+) -> Result<(Vec<Look>, i64)> {
+    /// An entry of a stream: its id, its fields.
+    type Entry = (String, Vec<Vec<u8>>);
+    type Found = (Vec<Option<String>>, u64, u64, Vec<(Vec<u8>, f64)>, Vec<Entry>);
+    let mut pipe = Pipeline::with_capacity(2 + partitions.len() * 5);
+    pipe.cmd("ROLE").cmd("TIME");
+    for partition in partitions {
+        let source = SourcePartition { topic: topic.to_owned(), partition: *partition };
+        pipe.cmd("HMGET").arg(keys.source(&source)).arg(&FIELDS[..]);
+        pipe.cmd("ZCARD").arg(keys.due(&source));
+        pipe.cmd("XLEN").arg(keys.outbox(&source));
+        pipe.cmd("ZRANGE").arg(keys.due(&source)).arg(0).arg(0).arg("WITHSCORES");
+        pipe.cmd("XRANGE").arg(keys.outbox(&source)).arg("-").arg("+").arg("COUNT").arg(1);
+    }
+    let answers: Vec<redis::Value> =
+        pipe.query_async(conn).await.with_context(|| format!("reading the partitions of {topic}"))?;
+    let [role, time, answers @ ..] = answers.as_slice() else { bail!("Redis did not tell its role and the time") };
+    if !matches!(redis::from_redis_value(role.clone())?, Role::Primary { .. }) {
+        bail!("the server is a replica now");
+    }
+    let (seconds, micros): (i64, i64) = redis::from_redis_value(time.clone())?;
+    let mut looks = Vec::with_capacity(partitions.len());
+    for (partition, answers) in partitions.iter().zip(answers.chunks(5)) {
+        let found: Found = redis::from_redis_value(redis::Value::Array(answers.to_vec()))
+            .with_context(|| format!("the keys of {topic}/{partition} are not those of a worker"))?;
+        let (values, due, outbox, next_due, oldest) = found;
+        if values.iter().all(Option::is_none) {
+            continue;
+        }
+        looks.push(Look {
+            state: SourceState { due, outbox, ..parse(*partition, &named(values)) },
+            next_due: next_due.first().map(|(_, end)| *end as i64),
+            oldest_output: oldest.into_iter().next().map(|(id, _)| id),
+        });
+    }
+    Ok((looks, seconds * 1_000 + micros / 1_000))
+}
+
+fn named(values: Vec<Option<String>>) -> HashMap<&'static str, String> {
+    FIELDS.into_iter().zip(values).filter_map(|(field, value)| Some((field, value?))).collect()
 }
 
 /// Whether a source partition has no open window and no output that is not known to be delivered.

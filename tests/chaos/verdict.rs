@@ -16,7 +16,8 @@
 //!
 //! When a rule that is put or removed while ticks flow takes effect is a race; see [`crate::rules`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -25,6 +26,7 @@ use tickwatch::store::keys::{decode_symbol, encode_symbol};
 
 use crate::common::facts::{self, Expected, Facts, Received, is_closing};
 use crate::common::kafka::{Isolation, Record, consume_all};
+use crate::common::now;
 use crate::common::oracle::{self, Decimal};
 use crate::common::rules::is_there;
 use crate::plan::{Plan, Time};
@@ -57,9 +59,11 @@ pub(crate) struct Tally {
 #[derive(Debug, Clone)]
 pub(crate) struct Difference {
     pub(crate) text: String,
-    /// Partition and offset in the source topic, and when the broker had it, ms.
-    pub(crate) place: Option<(i32, i64, i64)>,
+    pub(crate) place: Option<Place>,
 }
+
+/// Partition and offset in the source topic, and when the broker had it, ms.
+pub(crate) type Place = (i32, i64, i64);
 
 /// A record of the source log.
 struct Logged {
@@ -80,6 +84,8 @@ struct Verdict<'a> {
     received: Received,
     expected: Expected,
     differences: Vec<Difference>,
+    /// Where each candle's last tick is, worked out once something is wrong.
+    candles: OnceCell<HashMap<String, Place>>,
     tally: Tally,
 }
 
@@ -92,6 +98,8 @@ pub(crate) fn judge(
     lasting: &[oracle::Rule],
     live: &[LiveRule],
 ) -> anyhow::Result<Result<Tally, Vec<Difference>>> {
+    let state = facts::state(config, redis)?; // first: candles expire
+    let read_at = now();
     let mut verdict = Verdict {
         plan,
         config,
@@ -101,13 +109,14 @@ pub(crate) fn judge(
         received: Received::read(config, &config.kafka.brokers)?,
         expected: Expected::default(),
         differences: Vec::new(),
+        candles: OnceCell::new(),
         tally: Tally::default(),
     };
     verdict.expect();
     verdict.check_repeats();
     verdict.check_live_rules();
     verdict.check_outputs();
-    verdict.check_state(facts::state(config, redis)?);
+    verdict.check_state(state, read_at);
     verdict.check_once(redis)?;
     if verdict.differences.is_empty() {
         return Ok(Ok(verdict.tally));
@@ -401,12 +410,11 @@ impl Verdict<'_> {
         ticks.first().is_some_and(|(index, _)| highest[*index] + CLOCK_SLACK < oracle::window(interval, start).1)
     }
 
-    fn check_state(&mut self, state: Facts) {
+    /// `read_at`: when the state had been read, ms since the epoch.
+    fn check_state(&mut self, state: Facts, read_at: i64) {
         let mut expected = std::mem::take(&mut self.expected.state);
         let mut state = state;
-        if self.plan.soak {
-            self.forgive_expired(&mut expected, &state);
-        }
+        self.forgive_expired(&mut expected, &state, read_at);
         let many = self.many_histories();
         if many
             && self.plan.settings.guarantee == Guarantee::ExactlyOnce
@@ -435,15 +443,14 @@ impl Verdict<'_> {
         self.compare(&expected, &state);
     }
 
-    /// A closed candle stays for at least twice [candles] keep from its end on.
-    fn forgive_expired(&self, expected: &mut Facts, state: &Facts) {
-        let keep = self.config.candles.keep.as_millis() as i64;
-        let ticks = self.log.values().flatten().filter_map(|logged| logged.tick.as_ref());
-        let newest = ticks.filter(|tick| !is_closing(&tick.symbol)).map(|tick| tick.ts).max().unwrap_or(0);
+    /// A closed candle stays for twice [candles] keep from when it was closed, by the wall clock; that was not before its
+    /// last tick came in.
+    fn forgive_expired(&self, expected: &mut Facts, state: &Facts, read_at: i64) {
+        let stays = 2 * self.config.candles.keep.as_millis() as i64;
         expected.retain(|name, _| {
-            let start = name.rsplit(':').next().and_then(|start| start.parse::<i64>().ok());
-            let is_old = name.starts_with("ohlc:") && start.is_some_and(|start| start < newest - 2 * keep);
-            state.contains_key(name) || !is_old
+            state.contains_key(name)
+                || !name.starts_with("ohlc:")
+                || self.place_of(name).is_none_or(|(_, _, came)| came > read_at - stays)
         });
     }
 
@@ -510,7 +517,7 @@ impl Verdict<'_> {
     }
 
     /// Where in the log the thing of this name comes from: for a candle, its window's last tick.
-    fn place_of(&self, name: &str) -> Option<(i32, i64, i64)> {
+    fn place_of(&self, name: &str) -> Option<Place> {
         if let Some((number, offset)) = self.offset_of_notification(name) {
             return self.place_at(number, offset);
         }
@@ -518,26 +525,33 @@ impl Verdict<'_> {
             let (number, offset) = rest.split(' ').next()?.split_once('/')?;
             return self.place_at(number.parse().ok()?, offset.parse().ok()?);
         }
-        let rest = name.strip_prefix("candle ").or_else(|| name.strip_prefix("ohlc:"))?;
-        self.log.iter().find_map(|(number, records)| {
-            let last = records.iter().rev().find(|logged| {
-                logged.tick.as_ref().is_some_and(|tick| {
-                    self.config.candles.intervals.iter().any(|interval| {
-                        let (start, _) = oracle::window(&interval.to_string(), tick.ts);
-                        [tick.symbol.clone(), encode_symbol(&tick.symbol).into_owned()]
-                            .iter()
-                            .any(|symbol| rest.starts_with(&format!("{symbol}:{interval}:{start}")))
-                    })
-                })
-            })?;
-            Some((*number, last.record.offset, last.record.timestamp))
-        })
+        let stored = name.strip_prefix("ohlc:").map(decode_symbol);
+        let candle = stored.as_deref().or_else(|| name.strip_prefix("candle "))?;
+        let places = self.candles.get_or_init(|| self.places_of_candles());
+        let without_revision = || places.get(candle.rsplit_once(':')?.0);
+        places.get(candle).or_else(without_revision).copied()
     }
 
-    fn place_at(&self, number: i32, offset: i64) -> Option<(i32, i64, i64)> {
+    /// By `symbol:interval:start`.
+    fn places_of_candles(&self) -> HashMap<String, Place> {
+        let mut places = HashMap::new();
+        for (number, logged) in
+            self.log.iter().flat_map(|(number, records)| records.iter().map(move |r| (*number, r)))
+        {
+            let Some(tick) = &logged.tick else { continue };
+            for interval in &self.config.candles.intervals {
+                let (start, _) = oracle::window(&interval.to_string(), tick.ts);
+                let place = (number, logged.record.offset, logged.record.timestamp);
+                places.insert(format!("{}:{interval}:{start}", tick.symbol), place);
+            }
+        }
+        places
+    }
+
+    fn place_at(&self, number: i32, offset: i64) -> Option<Place> {
         let records = self.log.get(&number)?;
-        let found = records.iter().find(|logged| logged.record.offset == offset)?;
-        Some((number, offset, found.record.timestamp))
+        let index = records.binary_search_by_key(&offset, |logged| logged.record.offset).ok()?;
+        Some((number, offset, records[index].record.timestamp))
     }
 }
 

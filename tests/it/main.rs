@@ -11,8 +11,10 @@
 mod common;
 
 mod bounds;
+mod browser;
 mod compose;
 mod corpus;
+mod dashboard;
 mod deaths;
 mod end_to_end;
 mod exactly_once;
@@ -48,8 +50,10 @@ use harness::Module;
 /// Every test of this binary.
 const MODULES: &[Module] = &[
     Module::Cases(bounds::cases),
+    Module::Cases(browser::cases),
     Module::Cases(compose::cases),
     Module::Cases(corpus::cases),
+    Module::Cases(dashboard::cases),
     Module::Cases(deaths::cases),
     Module::Cases(end_to_end::cases),
     Module::Cases(exactly_once::cases),

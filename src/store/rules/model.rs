@@ -215,6 +215,11 @@ impl RuleSet {
         if self == RuleSet::Edge { Trigger::Edge } else { Trigger::Level }
     }
 
+    /// The keys of all four sets of a symbol.
+    pub(crate) fn keys_of(keys: &Keys, symbol: &str) -> [String; 4] {
+        RuleSet::ALL.map(|set| set.key(keys, symbol))
+    }
+
     /// The end of its key, after the symbol.
     pub(super) fn suffix(self) -> &'static str {
         match self {
