@@ -43,7 +43,7 @@ const MANY: u64 = 3;
 const DENSE: u64 = 100;
 const THIN: u64 = 2;
 /// How long Redis may take to start when each of its instructions is counted.
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const START_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Counts instructions a tick and compares them with the record
 #[derive(Debug, Parser)]

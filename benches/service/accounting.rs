@@ -110,6 +110,6 @@ impl Span {
     }
 
     pub(crate) fn used(&self, of: fn(&Sample) -> Duration) -> f64 {
-        (of(&self.to) - of(&self.from)).as_secs_f64()
+        of(&self.to).as_secs_f64() - of(&self.from).as_secs_f64()
     }
 }

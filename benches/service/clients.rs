@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
@@ -93,7 +94,7 @@ impl Reader {
             .create()?;
         let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
         let mut assignment = TopicPartitionList::new();
-        for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
+        for partition in metadata.topics().iter().flat_map(MetadataTopic::partitions) {
             assignment.add_partition_offset(topic, partition.id(), begin(&consumer, partition.id())?)?;
         }
         if assignment.count() == 0 {

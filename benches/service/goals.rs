@@ -54,6 +54,8 @@ const FLAT: f64 = 1.1;
 const AT_LEAST_ONCE: Contender = Contender::Tickwatch(Once::AtLeast);
 const EXACTLY_ONCE: Contender = Contender::Tickwatch(Once::Exactly);
 
+type OfLatency = fn(&Latency) -> f64;
+
 /// Every line. Figures that compare do so within each repetition.
 pub(crate) fn rows(report: &Report) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -103,8 +105,7 @@ pub(crate) fn rows(report: &Report) -> Vec<Row> {
         ),
     );
 
-    let percentiles: [(&str, fn(&Latency) -> f64); 2] =
-        [("p50", |found| found.p50_ms), ("p99", |found| found.p99_ms)];
+    let percentiles: [(&str, OfLatency); 2] = [("p50", |found| found.p50_ms), ("p99", |found| found.p99_ms)];
     for (contender, name, goal) in
         [(AT_LEAST_ONCE, "at_least_once", at_most(3.0)), (EXACTLY_ONCE, "exactly once", None)]
     {

@@ -57,8 +57,8 @@ impl Input {
 
 /// A symbol of its own on this partition.
 fn end_name(partition: i32, partitions: i32) -> String {
-    (0..)
-        .map(|number: u32| format!("END-{number}"))
+    (0..u32::MAX)
+        .map(|number| format!("END-{number}"))
         .find(|name| partition_of(name, partitions) == partition)
         .expect("every partition is some name's")
 }

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::metadata::MetadataTopic;
 use tempfile::TempDir;
 use tickwatch::sandbox::{Broker, Redis};
 use tokio::runtime::Runtime;
@@ -115,7 +116,7 @@ impl Lab {
         let admin: AdminClient<DefaultClientContext> =
             ClientConfig::new().set("bootstrap.servers", &self.brokers).create()?;
         let metadata = admin.inner().fetch_metadata(None, PATIENCE)?;
-        let names = metadata.topics().iter().map(|topic| topic.name());
+        let names = metadata.topics().iter().map(MetadataTopic::name);
         let names: Vec<&str> = names.filter(|name| name.starts_with(prefix)).collect();
         if !names.is_empty() {
             let options = AdminOptions::new().request_timeout(Some(PATIENCE));

@@ -33,7 +33,7 @@ const PARTITIONS: i32 = 6;
 /// The price of tick 0, in hundredths: above the rule's threshold, as all are.
 const FIRST_PRICE: i64 = 10_000;
 /// How long the first notification may take to come, the contender's start and all.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 /// Between two ticks that only ask whether the contender is at work.
 const ASKING: Duration = Duration::from_millis(200);
 /// How long the last notification may take.

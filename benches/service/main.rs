@@ -231,7 +231,9 @@ fn others_in_turns(lab: &Lab, args: &Args, report: &mut Report) {
     if wanted(&args.only, TAKEOVERS) {
         for (symbols, next) in [(1_000, Next::StandBy), (200_000, Next::StandBy), (200_000, Next::Restarted)] {
             if let Some(all) = report.note(takeover::run(lab, symbols, next, args.repetitions)) {
-                all.iter().for_each(|takeover| eprintln!("takeover: {takeover:?}"));
+                for takeover in &all {
+                    eprintln!("{takeover}");
+                }
                 report.takeovers.extend(all);
             }
         }

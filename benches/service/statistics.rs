@@ -18,7 +18,7 @@ impl Figure {
         let (min, max) = (*values.first()?, *values.last()?);
         let middle = values.len() / 2;
         let median =
-            if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
+            if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
         Some(Figure { median, min, max })
     }
 }

@@ -1,5 +1,6 @@
 //! How long a partition stands still when its owner is killed: from SIGKILL to the next owner's first output.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
@@ -14,7 +15,7 @@ use crate::lab::Lab;
 use crate::state::Group;
 
 /// How long an output may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What one death came to.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -23,6 +24,17 @@ pub(crate) struct Takeover {
     pub(crate) next: Next,
     pub(crate) repetition: u32,
     pub(crate) seconds: f64,
+}
+
+impl fmt::Display for Takeover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let next = match self.next {
+            Next::StandBy => "another worker",
+            Next::Restarted => "the same, restarted",
+        };
+        let Takeover { symbols, repetition, seconds, .. } = self;
+        write!(f, "{repetition} takeover by {next}, {symbols} symbols: {seconds:.2} s")
+    }
 }
 
 /// Who goes on.

@@ -75,34 +75,20 @@ impl Spec {
     /// The rules on every symbol.
     pub(crate) fn rules(&self) -> Vec<Rule> {
         let near = (0..RULES).map(|number| match self.trigger {
-            Trigger::Edge => self.edge_rule(number),
-            Trigger::Level => self.level_rule(number),
+            Trigger::Edge => edge_rule(number),
+            Trigger::Level => level_rule(number),
         });
         near.chain((0..self.far_rules).map(|number| self.far_rule(number))).collect()
-    }
-
-    fn edge_rule(&self, number: u32) -> Rule {
-        let op = [">=", "<=", ">", "<"][number as usize % 4];
-        let threshold = FLOOR + BAND * (2 * i64::from(number) + 1) / (2 * i64::from(RULES));
-        Rule { id: format!("r{number}"), trigger: Trigger::Edge, op, threshold }
-    }
-
-    /// The first two match the highest and the lowest prices, the others none.
-    fn level_rule(&self, number: u32) -> Rule {
-        let beyond = i64::from(number / 2) * 100;
-        let (op, threshold) = if number % 2 == 0 {
-            (">=", FLOOR + BAND - LEVEL_PRICES + beyond)
-        } else {
-            ("<=", FLOOR + LEVEL_PRICES - 1 - beyond)
-        };
-        Rule { id: format!("r{number}"), trigger: Trigger::Level, op, threshold }
     }
 
     /// Half of them above all prices, half below.
     fn far_rule(&self, number: u32) -> Rule {
         let step = i64::from(number / 2);
-        let (op, threshold) =
-            if number % 2 == 0 { (">=", FLOOR + BAND + 1_000 + step) } else { ("<=", 1 + step % (FLOOR - 1_000)) };
+        let (op, threshold) = if number.is_multiple_of(2) {
+            (">=", FLOOR + BAND + 1_000 + step)
+        } else {
+            ("<=", 1 + step % (FLOOR - 1_000))
+        };
         Rule { id: format!("f{number}"), trigger: self.trigger, op, threshold }
     }
 
@@ -123,6 +109,23 @@ impl Spec {
             Tick { symbol, price: FLOOR + *price, volume: random.random_range(1..=1_000), ts }
         })
     }
+}
+
+fn edge_rule(number: u32) -> Rule {
+    let op = [">=", "<=", ">", "<"][number as usize % 4];
+    let threshold = FLOOR + BAND * (2 * i64::from(number) + 1) / (2 * i64::from(RULES));
+    Rule { id: format!("r{number}"), trigger: Trigger::Edge, op, threshold }
+}
+
+/// The first two match the highest and the lowest prices, the others none.
+fn level_rule(number: u32) -> Rule {
+    let beyond = i64::from(number / 2) * 100;
+    let (op, threshold) = if number.is_multiple_of(2) {
+        (">=", FLOOR + BAND - LEVEL_PRICES + beyond)
+    } else {
+        ("<=", FLOOR + LEVEL_PRICES - 1 - beyond)
+    };
+    Rule { id: format!("r{number}"), trigger: Trigger::Level, op, threshold }
 }
 
 impl Tick {

@@ -129,8 +129,8 @@ impl Stand {
         let grouping = Grouping::new();
         let Config { worker, rules, .. } = &grouping.config;
         let limits = Limits {
-            max_outputs: worker.max_outputs as u32,
-            max_matches: rules.max_matches as u32,
+            max_outputs: worker.max_outputs,
+            max_matches: rules.max_matches,
             page: 5_000,
             expiry: 3_600_000,
         };
