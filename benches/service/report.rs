@@ -150,7 +150,11 @@ impl Report {
             rest.split_once(KEPT_TO).context("the place for tables in docs/performance.md has no end")?;
         let tables = self.tables().map(|(header, rows)| markdown(header, &rows));
         let (machine, ticks, repetitions) = (self.machine.summary(), self.ticks, self.repetitions);
-        let kept = format!("{machine}\n\n{ticks} ticks, {repetitions} repetitions.\n\n{}", tables.join("\n"));
+        let kept = format!(
+            "{machine}\n\n{ticks} ticks, {repetitions} repetitions.\n\n\
+             ![The figures as bars](performance/service.svg)\n\n{}",
+            tables.join("\n")
+        );
         fs::write(&page, format!("{before}{KEPT_FROM}\n{kept}{KEPT_TO}{after}"))?;
         Ok(())
     }
