@@ -9,11 +9,7 @@ BENCH_PROFILE ?= bench
 
 .DEFAULT_GOAL := help
 
-<<<<<<< HEAD
-.PHONY: help demo test test-compose chaos bench bench-peers bench-keep bench-check bench-record peers build install fmt lint deny fuzz clean
-=======
-.PHONY: help demo test test-compose chaos build install install-browser fmt lint deny fuzz clean
->>>>>>> main
+.PHONY: help demo test test-compose chaos bench bench-peers bench-keep bench-check bench-record peers build install install-browser fmt lint deny fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
