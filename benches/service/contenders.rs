@@ -198,7 +198,7 @@ fn streams(lab: &Lab, job: &Job<'_>, peers: &Path, form: Form, once: Once) -> an
         })
         .collect();
     let mut command = Command::new("java");
-    command.args(["-Xmx1g", "-cp", &classpath, "tickwatch.peers.Main"]);
+    command.args(["-Xmx1g", "-XX:+UseParallelGC", "-cp", &classpath, "tickwatch.peers.Main"]);
     command.args(["--variant", if form == Form::Processor { "processor" } else { "dsl" }]);
     command.args(["--guarantee", if once == Once::AtLeast { "at_least_once" } else { "exactly_once_v2" }]);
     command.args(["--bootstrap", lab.brokers(), "--application-id", &names.group, "--source", topic]);
