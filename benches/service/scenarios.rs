@@ -36,6 +36,8 @@ pub(crate) const BYSTANDER: &str = "bystander";
 const SHARE: u64 = 4;
 /// Naive runs are this much shorter, so that they take no longer than the others.
 const NAIVE_SHARE: u64 = 16;
+/// But not so short that no candle closes.
+const NAIVE_LEAST: u64 = 60_000;
 /// So are those of an input on which each tick costs the most.
 const THIN_SHARE: u64 = 16;
 
@@ -83,7 +85,7 @@ pub(crate) fn of_contenders(ticks: u64, seed: u64, with_peers: bool) -> Vec<Scen
         Scenario {
             name: NAIVE,
             about: "the same, with fewer ticks",
-            spec: standard(ticks / NAIVE_SHARE, seed),
+            spec: standard((ticks / NAIVE_SHARE).max(ticks.min(NAIVE_LEAST)), seed),
             contenders: vec![Contender::Naive],
             bystander: false,
             is_compared: false,

@@ -71,14 +71,18 @@ impl fmt::Display for Run {
         write!(
             f,
             "{repetition} {scenario}, {contender}: {:.0} ticks/s, {:.0} ticks/CPU s (worker {:.2} + Redis {:.2}, broker \
-             {:.2}, in {:.2} s); {notifications} notifications and {candles} candles as they have to be",
+             {:.2}, in {:.2} s)",
             self.ticks_per_second,
             self.ticks_per_cpu_second,
             self.worker_cpu,
             self.redis_cpu,
             self.broker_cpu,
             self.span_seconds,
-        )
+        )?;
+        if contender.has_outputs() {
+            write!(f, "; {notifications} notifications and {candles} candles as they have to be")?;
+        }
+        Ok(())
     }
 }
 
