@@ -84,8 +84,8 @@ struct Session {
 struct Watched {
     feed: Arc<Feed>,
     symbol: Symbol,
-    /// Number of the last notification it was told.
-    told: u64,
+    /// It was told no notification yet.
+    fresh: bool,
 }
 
 impl Session {
@@ -122,15 +122,18 @@ impl Session {
     async fn look(&mut self) {
         let now = jiff::Timestamp::now().as_millisecond();
         self.frame += 1;
-        let (new, seen) = self.tail.since(self.told, KEPT);
-        self.told = seen;
         self.watch();
+        // Who is fresh is told all that is kept, the others what is new.
+        let after = if self.watched.values().any(|watched| watched.fresh) { 0 } else { self.told };
+        let (kept, seen) = self.tail.since(after, KEPT);
+        let old = kept.partition_point(|kept| kept.number <= self.told);
+        self.told = seen;
         self.overview.kafka_said(now, self.onlooker.view());
         if let Err(error) = self.ask_redis(now).await {
             let words = format!("{:#}", root(&error));
             self.overview.redis_said(now, Err(words));
         }
-        self.publish(now, &new);
+        self.publish(now, &kept, old);
     }
 
     /// The feeds that have readers now.
@@ -142,7 +145,7 @@ impl Session {
             self.watched.entry(key.clone()).or_insert_with(|| Watched {
                 feed: Arc::clone(feed),
                 symbol: Symbol::new(&key.symbol, key.interval),
-                told: 0,
+                fresh: true,
             });
         }
     }
@@ -189,13 +192,14 @@ impl Session {
         Ok(())
     }
 
-    fn publish(&mut self, now: i64, new: &[Kept]) {
+    /// The first `old` of what is `kept` were told before.
+    fn publish(&mut self, now: i64, kept: &[Kept], old: usize) {
+        let new = &kept[old..];
         let overview = self.overview.view(now);
         for (key, watched) in &mut self.watched {
-            let (kept, seen) = self.tail.since(watched.told, KEPT);
-            watched.told = seen;
+            let untold = if std::mem::take(&mut watched.fresh) { kept } else { new };
             let mut notes: Vec<Value> =
-                kept.iter().filter(|kept| kept.key == key.symbol).filter_map(note).collect();
+                untold.iter().filter(|kept| kept.key == key.symbol).filter_map(note).collect();
             watched.symbol.notes(&notes);
             notes.drain(..notes.len().saturating_sub(SYMBOL_NOTES));
             let mut view = self.shared.about(now);
