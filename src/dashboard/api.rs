@@ -16,6 +16,7 @@ use super::feed::Feed;
 use super::guard::refuse;
 use super::{Shared, SymbolKey};
 use crate::domain::{Op, Trigger};
+use crate::input::MAX_SYMBOL;
 use crate::store::rules::{self, Replication, Rule, RuleOptions, parse_threshold};
 
 /// Most live pages at a time.
@@ -24,8 +25,6 @@ const MOST_READERS: usize = 500;
 const MOST_SYMBOLS: usize = 50;
 /// Most names a search answers with.
 const MOST_NAMES: usize = 12;
-/// Longest symbol that is looked at, bytes.
-const LONGEST_SYMBOL: usize = 256;
 
 /// Where a reader was.
 #[derive(Debug, Deserialize)]
@@ -64,7 +63,7 @@ pub(super) async fn symbol(
     let Some(interval) = interval.or(intervals.first()).copied().or_else(|| "1m".parse().ok()) else {
         return (StatusCode::NOT_FOUND, "there are no candles of this interval\n").into_response();
     };
-    if of.symbol.is_empty() || of.symbol.len() > LONGEST_SYMBOL {
+    if of.symbol.is_empty() || of.symbol.len() > MAX_SYMBOL {
         return (StatusCode::BAD_REQUEST, "this is no symbol\n").into_response();
     }
     let feed = {
@@ -134,11 +133,7 @@ pub(super) struct RuleBody {
 
 impl RuleBody {
     fn rule(self) -> anyhow::Result<Rule> {
-        let trigger = match self.trigger.as_str() {
-            "edge" => Trigger::Edge,
-            "level" => Trigger::Level,
-            other => anyhow::bail!("{other:?} is no trigger: edge or level"),
-        };
+        let trigger: Trigger = self.trigger.parse()?;
         let op: Op = self.op.parse().map_err(|_| anyhow::anyhow!("{:?} is no operator: < <= = >= >", self.op))?;
         let text = self.cooldown.filter(|text| !text.is_empty());
         let cooldown = text.map(|text| {

@@ -77,6 +77,9 @@ pub enum Trigger {
 }
 
 impl Trigger {
+    /// Both.
+    pub const ALL: [Trigger; 2] = [Trigger::Edge, Trigger::Level];
+
     /// The trigger as written in keys, records and flags.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -98,5 +101,21 @@ impl Trigger {
 impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
+    }
+}
+
+/// The text is none of the two triggers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no trigger: edge or level")]
+pub struct TriggerError(pub String);
+
+impl FromStr for Trigger {
+    type Err = TriggerError;
+
+    fn from_str(text: &str) -> Result<Trigger, TriggerError> {
+        Trigger::ALL
+            .into_iter()
+            .find(|trigger| trigger.as_str() == text)
+            .ok_or_else(|| TriggerError(text.to_owned()))
     }
 }

@@ -14,7 +14,7 @@ use crate::config::{InputConfig, PriceZero};
 use crate::domain::{BadRecord, Parsed, Price, Tick, Volume};
 
 /// Longest symbol, in bytes.
-const MAX_SYMBOL: usize = 256;
+pub(crate) const MAX_SYMBOL: usize = 256;
 
 /// Most characters of a record's own text in a message.
 const EXCERPT: usize = 80;

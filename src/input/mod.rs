@@ -36,6 +36,7 @@ mod walk;
 
 pub use chunk::{ChunkBuilder, RawRecord};
 pub use decoder::Decoder;
+pub(crate) use decoder::MAX_SYMBOL;
 pub use parser::Parser;
 pub use presets::{Preset, presets};
 

@@ -143,15 +143,10 @@ impl Fields {
     }
 
     fn notification(&self) -> Option<Notification> {
-        let trigger = match self.get("trigger")? {
-            "edge" => Trigger::Edge,
-            "level" => Trigger::Level,
-            _ => return None,
-        };
         Some(Notification {
             symbol: self.symbol()?,
             rule: self.get("rule")?.to_owned(),
-            trigger,
+            trigger: self.parse::<Trigger>("trigger")?,
             op: self.parse::<Op>("op")?,
             threshold: self.price("threshold")?,
             price: self.price("price")?,
