@@ -84,13 +84,12 @@ impl Reader {
         isolation: Isolation,
         begin: impl Fn(&BaseConsumer, i32) -> anyhow::Result<Offset>,
     ) -> anyhow::Result<Reader> {
-        let isolation = if isolation == Isolation::ReadCommitted { "read_committed" } else { "read_uncommitted" };
         let consumer: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", brokers)
             .set("group.id", "reader-without-a-group")
             .set("enable.auto.commit", "false")
             .set("enable.partition.eof", "true")
-            .set("isolation.level", isolation)
+            .set("isolation.level", isolation.setting())
             .create()?;
         let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
         let mut assignment = TopicPartitionList::new();

@@ -10,7 +10,7 @@ use tickwatch::config::Scalar;
 use crate::clients::Reader;
 use crate::common::connect;
 use crate::common::kafka::Isolation;
-use crate::common::worker::Worker;
+use crate::common::worker::{Worker, process_of};
 use crate::lab::Lab;
 use crate::state::Group;
 
@@ -105,11 +105,10 @@ fn wait_for_one(outputs: &Reader) -> anyhow::Result<Instant> {
     arrived.with_context(|| format!("no output came within {PATIENCE:?}"))
 }
 
-/// The process that owns the partition: the owner's name in Redis is `<host>-<process>-<random>`.
+/// The process that owns the partition.
 fn owner_of(group: &Group<'_>) -> anyhow::Result<u32> {
     let mut redis = connect(&group.redis.url())?;
     let key = format!("{}source:{}/0", group.config.namespace, group.config.kafka.topic);
     let owner: String = redis::cmd("HGET").arg(key).arg("owner").query(&mut redis)?;
-    let process = owner.rsplit('-').nth(1).and_then(|process| process.parse().ok());
-    process.with_context(|| format!("{owner} names no process"))
+    process_of(&owner).with_context(|| format!("{owner} names no process"))
 }

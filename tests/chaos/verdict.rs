@@ -84,7 +84,7 @@ struct Verdict<'a> {
     received: Received,
     expected: Expected,
     differences: Vec<Difference>,
-    /// Where each candle's last tick is, worked out once something is wrong.
+    /// Where each candle's last tick is, worked out once one is asked for.
     candles: OnceCell<HashMap<String, Place>>,
     tally: Tally,
 }

@@ -281,7 +281,8 @@ impl Record {
 }
 
 impl Isolation {
-    fn setting(self) -> &'static str {
+    /// As clients are told it.
+    pub(crate) fn setting(self) -> &'static str {
         match self {
             Isolation::ReadCommitted => "read_committed",
             Isolation::ReadUncommitted => "read_uncommitted",

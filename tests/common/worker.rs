@@ -168,3 +168,8 @@ impl Worker {
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
+
+/// The process in an owner's name, `<host>-<process>-<random>`.
+pub(crate) fn process_of(owner: &str) -> Option<u32> {
+    owner.rsplit('-').nth(1)?.parse().ok()
+}

@@ -13,7 +13,7 @@ pub(crate) use run::{Case, Module, Needs, USERS, run, skip};
 pub(crate) use stage::{Stage, private_redis};
 
 #[allow(unused_imports)] // for every module; not all use each
-pub(crate) use crate::common::worker::{PROGRAM, Worker, free_address, program};
+pub(crate) use crate::common::worker::{PROGRAM, Worker, free_address, process_of, program};
 pub(crate) use crate::common::{connect, connect_to_primary, wait_until};
 
 /// The cases of a module, named after it: `cases!(Needs::Redis; first_test, second_test)`.

@@ -17,7 +17,7 @@ use tickwatch::config::Config;
 
 pub(crate) use crate::common::facts::{Expected, Facts, Received, assert_same, plain};
 use crate::common::{facts, kafka, rules};
-use crate::harness::{self, Message, Stage, Worker, wait_until};
+use crate::harness::{self, Message, Stage, Worker, process_of, wait_until};
 use crate::oracle;
 
 /// When the streams of these tests begin, ms: in the past, so that no tick is ahead of a clock.
@@ -425,9 +425,4 @@ pub(crate) fn wait_owned_by(market: &Market, workers: &[Worker], patience: Durat
         market.owners().is_ok_and(|owners| owners.iter().all(|owner| all.contains(owner)))
     })
     .with_context(|| format!("{:?} for {all:?}", market.owners()))
-}
-
-/// The process in an owner's name, `<host>-<process>-<random>`.
-fn process_of(owner: &str) -> Option<u32> {
-    owner.rsplit('-').nth(1)?.parse().ok()
 }
