@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::future::Future;
+use std::future::{Future, IntoFuture as _};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,9 +18,14 @@ use axum::routing::get;
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 /// How often metrics are tidied where nobody scrapes them; histograms would grow otherwise.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// How long an answer under way may take once the server is to stop: a client that reads or writes slowly, or not at
+/// all, holds nothing up.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// What Prometheus reads.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -165,7 +170,22 @@ impl Server {
         routes: Router,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        axum::serve(self.listener, routes).with_graceful_shutdown(stop).await
+        let (told, heard) = oneshot::channel();
+        let stop = async move {
+            stop.await;
+            let _ = told.send(()); // nobody hears it who has stopped already
+        };
+        let given_up = async {
+            if heard.await.is_ok() {
+                tokio::time::sleep(LAST_ANSWERS).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            served = axum::serve(self.listener, routes).with_graceful_shutdown(stop).into_future() => served,
+            () = given_up => Ok(()),
+        }
     }
 }
 

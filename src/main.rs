@@ -5,9 +5,18 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use tickwatch::cli::{self, Cli};
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match cli::run(Cli::parse()).await {
+fn main() -> ExitCode {
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no threads can be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on(cli::run(Cli::parse()));
+    // A call into librdkafka that still waits for a broker must not hold the process up.
+    runtime.shutdown_background();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprint!("{}", cli::describe(&error));

@@ -184,17 +184,12 @@ impl Source {
     }
 
     /// Finishes the commits asked for, leaves the group and ends the threads. Partitions are given up at once:
-    /// stop their work before.
-    pub async fn close(self) {
+    /// stop their work before. Blocks, without a bound where no broker answers.
+    pub fn close(self) {
         let Source { stop, poller, committer, .. } = self;
-        let blocking = move || {
-            committer.stop();
-            drop(stop);
-            let _ = poller.join(); // fails only if it panicked, which has been reported
-        };
-        if let Err(error) = tokio::task::spawn_blocking(blocking).await {
-            tracing::error!(%error, "closing the source failed");
-        }
+        committer.stop();
+        drop(stop);
+        let _ = poller.join(); // fails only if it panicked, which has been reported
     }
 }
 

@@ -11,6 +11,7 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::{Process, Result, SandboxError, accepts, find_program, wait_until_ready, with_free_ports};
@@ -206,6 +207,16 @@ impl Broker {
     /// Stops the broker in good order; its data stays for [`Broker::restart`].
     pub fn stop(&mut self) -> Result<ExitStatus> {
         self.process.stop(STOP_PATIENCE)
+    }
+
+    /// Freezes it (SIGSTOP): connections stay, and nobody answers.
+    pub fn pause(&mut self) -> Result<()> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn cont(&mut self) -> Result<()> {
+        self.process.signal(Signal::CONT)
     }
 
     /// Starts it again with the same data and port, killing it first if it runs.

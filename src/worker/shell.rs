@@ -150,7 +150,8 @@ impl Shell {
             }
         }
         if let Some(producer) = self.producer.take() {
-            producer.abort().await;
+            // Not in time: the broker aborts it, at the latest for the next owner.
+            let _ = tokio::time::timeout(self.shared.stop_deadline, producer.abort()).await;
         }
         failpoint::pass("released");
         self.reporter.released(&self.machine.snapshot().phase);

@@ -108,9 +108,27 @@ pub async fn run(
     let outcome = worker.serve(source_events, shutdown).await;
     health.set_stopping();
     worker.stop_all().await;
-    source.close().await;
+    let summary = worker.summary();
+    let clients = move || {
+        source.close();
+        drop(worker);
+    };
+    close(clients, config.worker.stop_deadline).await;
     outcome?;
-    Ok(worker.summary())
+    Ok(summary)
+}
+
+/// Closing the Kafka clients takes as long as librdkafka waits for a broker; a stop does not.
+async fn close(clients: impl FnOnce() + Send + 'static, deadline: Duration) {
+    match tokio::time::timeout(deadline, tokio::task::spawn_blocking(clients)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "closing the Kafka clients failed"),
+        Err(_) => tracing::warn!(
+            ?deadline,
+            "the group could not be left in time; its coordinator gives the partitions away once session.timeout.ms has \
+             passed"
+        ),
+    }
 }
 
 async fn ends_now(ends: &Ends) -> anyhow::Result<HashMap<i32, Offset>> {

@@ -443,15 +443,31 @@ impl Verdict<'_> {
         self.compare(&expected, &state);
     }
 
-    /// A closed candle stays for twice [candles] keep from when it was closed, by the wall clock; that was not before its
-    /// last tick came in.
+    /// A closed candle stays for twice [candles] keep from when it was closed or revised, by the wall clock; that was not
+    /// before its last tick came in.
     fn forgive_expired(&self, expected: &mut Facts, state: &Facts, read_at: i64) {
         let stays = 2 * self.config.candles.keep.as_millis() as i64;
+        let mut written = None;
         expected.retain(|name, _| {
-            state.contains_key(name)
-                || !name.starts_with("ohlc:")
-                || self.place_of(name).is_none_or(|(_, _, came)| came > read_at - stays)
+            let Some(stored) = name.strip_prefix("ohlc:").filter(|_| !state.contains_key(name)) else {
+                return true;
+            };
+            let written = written.get_or_insert_with(|| self.candles_written_last());
+            written.get(decode_symbol(stored).as_ref()).is_none_or(|(_, _, came)| *came > read_at - stays)
         });
+    }
+
+    /// Where each candle's last tick is that was not too late to be merged.
+    fn candles_written_last(&self) -> HashMap<String, Place> {
+        let keep = self.config.candles.keep.as_millis() as i64;
+        let highest: BTreeMap<i32, Vec<i64>> = self
+            .log
+            .keys()
+            .map(|number| {
+                (*number, self.highest_watermarks(*number, &facts::oracle_settings(self.config, *number)))
+            })
+            .collect();
+        self.places_of_candles(|number, index, finish| finish > highest[&number][index].saturating_sub(keep))
     }
 
     /// Prices, volume and count: a tick late in one history and on time in the other changes the same candle, in the one
@@ -527,22 +543,24 @@ impl Verdict<'_> {
         }
         let stored = name.strip_prefix("ohlc:").map(decode_symbol);
         let candle = stored.as_deref().or_else(|| name.strip_prefix("candle "))?;
-        let places = self.candles.get_or_init(|| self.places_of_candles());
+        let places = self.candles.get_or_init(|| self.places_of_candles(|_, _, _| true));
         let without_revision = || places.get(candle.rsplit_once(':')?.0);
         places.get(candle).or_else(without_revision).copied()
     }
 
-    /// By `symbol:interval:start`.
-    fn places_of_candles(&self) -> HashMap<String, Place> {
+    /// By `symbol:interval:start`: the last tick that `counts`, asked with partition, index and the window's end.
+    fn places_of_candles(&self, counts: impl Fn(i32, usize, i64) -> bool) -> HashMap<String, Place> {
         let mut places = HashMap::new();
-        for (number, logged) in
-            self.log.iter().flat_map(|(number, records)| records.iter().map(move |r| (*number, r)))
-        {
-            let Some(tick) = &logged.tick else { continue };
-            for interval in &self.config.candles.intervals {
-                let (start, _) = oracle::window(&interval.to_string(), tick.ts);
-                let place = (number, logged.record.offset, logged.record.timestamp);
-                places.insert(format!("{}:{interval}:{start}", tick.symbol), place);
+        for (&number, records) in &self.log {
+            for (index, Logged { record, tick }) in records.iter().enumerate() {
+                let Some(tick) = tick else { continue };
+                for interval in self.config.candles.intervals.iter().map(ToString::to_string) {
+                    let (start, finish) = oracle::window(&interval, tick.ts);
+                    if counts(number, index, finish) {
+                        let place = (number, record.offset, record.timestamp);
+                        places.insert(format!("{}:{interval}:{start}", tick.symbol), place);
+                    }
+                }
             }
         }
         places

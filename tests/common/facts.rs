@@ -159,6 +159,9 @@ pub(crate) fn state(config: &Config, redis: &mut redis::Connection) -> anyhow::R
                 continue;
             }
             let values: Vec<Option<String>> = redis.hmget(&key, fields)?;
+            if family == "ohlc" && values.iter().all(Option::is_none) {
+                continue; // expired since it was listed
+            }
             let values: Vec<String> = values.into_iter().map(Option::unwrap_or_default).collect();
             state.insert(name.to_owned(), values.join(" "));
         }

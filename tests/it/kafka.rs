@@ -227,6 +227,11 @@ async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> anyhow::Re
     timeout(PATIENCE, future).await.with_context(|| format!("{what} did not come in {PATIENCE:?}"))
 }
 
+/// Closing blocks.
+async fn close(source: Source) {
+    tokio::task::spawn_blocking(move || source.close()).await.expect("closing does not panic");
+}
+
 async fn next(reader: &mut Reader) -> anyhow::Result<Feed> {
     patiently("a feed", reader.next()).await?.context("the reader has ended")
 }
@@ -340,7 +345,7 @@ async fn reading_starts_at_the_asked_offset_however_often_it_is_asked(mut lab: L
         for hammer in hammers {
             hammer.await??;
         }
-        member.source.close().await;
+        close(member.source).await;
     }
     Ok(())
 }
@@ -359,7 +364,7 @@ async fn a_slow_reader_pauses_its_partition_and_misses_nothing(lab: Lab) -> anyh
     let (read, end) = to_end(&mut slow).await?;
     ensure_eq(end, Offset(30_000), "the end")?;
     ensure!(read.into_iter().map(|(_, value)| value).eq(written), "a record is missing, twice or out of order");
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -391,7 +396,7 @@ async fn the_end_of_a_partition_counts_control_and_aborted_records(lab: Lab) -> 
 
     let mut at_end = member.handle.read_from(0, end).await?;
     ensure_eq(to_end(&mut at_end).await?, (Vec::new(), Offset(7)), "reading from the end")?;
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -427,7 +432,7 @@ async fn a_position_outside_the_log_is_told_and_the_partition_reads_on_from_anot
     }
     let offsets: Vec<i64> = read.iter().map(|(offset, _)| *offset).collect();
     ensure_eq(offsets, (10..105).collect(), "the neighbour's records")?;
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -480,8 +485,8 @@ async fn a_revoked_partition_is_kept_until_its_work_is_done(lab: Lab) -> anyhow:
     while read < 3 {
         read += to_end(&mut kept).await?.0.len();
     }
-    first.source.close().await;
-    second.source.close().await;
+    close(first.source).await;
+    close(second.source).await;
     Ok(())
 }
 
@@ -494,8 +499,8 @@ async fn a_revocation_that_nobody_finishes_ends_at_its_deadline(lab: Lab) -> any
     ensure!(matches!(revoked, SourceEvent::Revoked { .. }), "{revoked:?}");
     second.assigned(1).await?;
     drop(revoked);
-    first.source.close().await;
-    second.source.close().await;
+    close(first.source).await;
+    close(second.source).await;
     Ok(())
 }
 
@@ -505,7 +510,7 @@ async fn closing_a_source_leaves_the_group(lab: Lab) -> anyhow::Result<()> {
     first.assigned(2).await?;
     let mut reader = first.handle.read_from(0, Offset(0)).await?;
     let handle = first.handle.clone();
-    patiently("closing", first.source.close()).await?;
+    patiently("closing", close(first.source)).await?;
     while patiently("the end of the reader", reader.next()).await?.is_some() {}
     let refused = handle.read_from(0, Offset(0)).await.err();
     ensure_eq(refused, Some(SourceError::Closed), "reading from a closed source")?;
@@ -516,7 +521,7 @@ async fn closing_a_source_leaves_the_group(lab: Lab) -> anyhow::Result<()> {
     let mut second = lab.start()?;
     second.assigned(2).await?;
     ensure!(started.elapsed() < Duration::from_secs(5), "took {:?}", started.elapsed());
-    second.source.close().await;
+    close(second.source).await;
     Ok(())
 }
 
@@ -530,7 +535,7 @@ async fn a_committed_position_comes_back_with_its_watermark(lab: Lab) -> anyhow:
         let committed = member.handle.committed(0).await?.context("nothing committed")?;
         ensure_eq((committed.offset, committed.watermark), (Offset(42), Some(watermark)), "the position")?;
     }
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -549,7 +554,7 @@ async fn many_commits_at_once_all_arrive(lab: Lab) -> anyhow::Result<()> {
         let committed = member.handle.committed(partition).await?.context("nothing committed")?;
         ensure_eq(committed.offset, Offset(192 + i64::from(partition)), "the last of each partition")?;
     }
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -571,7 +576,7 @@ async fn metadata_of_another_program_is_unreadable_but_its_offset_is_not(lab: La
     let committed = member.handle.committed(0).await?.context("nothing committed")?;
     ensure_eq((committed.offset, committed.watermark), (Offset(9), None), "the position")?;
     ensure_eq(committed.metadata.as_str(), "by hand", "the metadata")?;
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -595,7 +600,7 @@ async fn a_transaction_holds_outputs_and_position(lab: Lab) -> anyhow::Result<()
     let values: Vec<_> = written.iter().filter_map(|m| m.payload().map(String::from_utf8_lossy)).collect();
     let expected: Vec<_> = (1..=20).flat_map(|round| (0..10).map(move |i| format!("{round} {i}"))).collect();
     ensure_eq(values, expected.iter().map(|v| v.as_str().into()).collect(), "the outputs")?;
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -621,7 +626,7 @@ async fn the_committed_position_waits_for_an_open_transaction(lab: Lab) -> anyho
     end_transaction(&producer, true).await?;
     let committed = patiently("the position", asked).await??.context("nothing committed")?;
     ensure_eq(committed.offset, Offset(2), "the position")?;
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -648,7 +653,7 @@ async fn a_second_transactional_sink_fences_the_first(lab: Lab) -> anyhow::Resul
     ensure_eq(values, vec![b"first".as_slice(), b"second"], "the outputs")?;
     let committed = member.handle.committed(0).await?.context("nothing committed")?;
     ensure_eq(committed.offset, Offset(3), "the position")?;
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -684,7 +689,7 @@ async fn a_transaction_with_a_record_too_large_is_not_committed_and_the_next_one
     let written = lab.read_all(&lab.output()).await?;
     let values: Vec<_> = written.iter().filter_map(|m| m.payload()).collect();
     ensure_eq(values, vec![b"after".as_slice()], "the outputs")?;
-    member.source.close().await;
+    close(member.source).await;
     Ok(())
 }
 
@@ -803,7 +808,7 @@ async fn an_unreachable_broker_is_an_event_not_a_failure(mut lab: Lab) -> anyhow
             break;
         }
     }
-    patiently("closing", member.source.close()).await
+    patiently("closing", close(member.source)).await
 }
 
 async fn missing_topics_come_with_the_command_to_create_them(lab: Lab) -> anyhow::Result<()> {

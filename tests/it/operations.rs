@@ -1,6 +1,8 @@
 //! What an operator meets: a start that cannot succeed says so at once and what to do, health and metrics tell the
 //! truth, a Redis that goes away and comes back is waited for, a stop is in good order.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::process::Output;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +12,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use redis::Commands as _;
 use tickwatch::config::{Config, Guarantee, Scalar};
-use tickwatch::sandbox::Redis;
+use tickwatch::sandbox::{Broker, Redis};
 
 use crate::harness::{
     self, Case, Isolation, Message, Needs, Stage, Worker, cases, free_address, program, wait_until,
@@ -36,6 +38,7 @@ pub(crate) fn cases() -> Vec<Case> {
         missing_topics_come_with_the_commands_that_make_them,
         health_readiness_and_metrics_tell_of_a_worker_at_work,
         a_worker_told_to_end_ends_well,
+        a_worker_told_to_end_ends_in_time_though_no_broker_answers,
         a_note_too_large_for_the_producer_stops_its_partition_only,
         a_note_too_large_for_the_transaction_stops_its_partition_only,
         partitions_added_while_running_are_read_from_their_start,
@@ -182,10 +185,11 @@ fn quick(config: &mut Config) {
 }
 
 fn create_topics(stage: &Stage, config: &Config, partitions: i32) -> anyhow::Result<()> {
-    stage.create_topic(&config.kafka.topic, partitions)?;
-    stage.create_topic(&config.output.notifications, 1)?;
-    stage.create_topic(&config.output.candles, 1)?;
-    stage.create_topic(&config.dead_letter_topic(), 1)
+    let create = |name: &str, partitions| harness::create_topic(stage, &config.kafka.brokers, name, partitions);
+    create(&config.kafka.topic, partitions)?;
+    create(&config.output.notifications, 1)?;
+    create(&config.output.candles, 1)?;
+    create(&config.dead_letter_topic(), 1)
 }
 
 /// Ticks that cross 9500 upwards at every second one, `from..to` a quarter of a second apart.
@@ -276,6 +280,60 @@ fn a_worker_told_to_end_ends_well(stage: &Stage) -> anyhow::Result<()> {
     let status = worker.stop()?;
     ensure!(status.code() == Some(0), "{status}: {}", worker.logs());
     Ok(())
+}
+
+/// Neither what is in flight, nor leaving the group, nor a client of the HTTP port that says nothing may hold the process
+/// up: its supervisor would kill it.
+fn a_worker_told_to_end_ends_in_time_though_no_broker_answers(stage: &Stage) -> anyhow::Result<()> {
+    let mut broker = or_skip(Broker::start())?;
+    let session = Duration::from_secs(6);
+    let cases = [
+        (Guarantee::AtLeastOnce, Gone::Killed, Duration::ZERO),
+        (Guarantee::AtLeastOnce, Gone::Frozen, session * 2),
+        (Guarantee::ExactlyOnce, Gone::Killed, session * 2),
+        (Guarantee::ExactlyOnce, Gone::Frozen, Duration::ZERO),
+    ];
+    for (guarantee, gone, since) in cases {
+        let mut config = stage.config();
+        quick(&mut config);
+        config.kafka.brokers = broker.brokers();
+        config.kafka.processing_guarantee = guarantee;
+        config.worker.stop_deadline = Duration::from_secs(2);
+        create_topics(stage, &config, 2)?;
+        watch(stage.redis_url(), &config, "BBCA")?;
+        let mut worker = Worker::start(&config)?;
+        worker.wait_ready()?;
+        harness::produce(stage, &broker.brokers(), &config.kafka.topic, ticks("BBCA", 0, 0..10))?;
+        wait_until(PATIENCE, "a first notification", || {
+            worker.get("/metrics").is_ok_and(|metrics| metrics.contains("tickwatch_notifications_total"))
+        })?;
+        match gone {
+            Gone::Killed => broker.kill()?,
+            Gone::Frozen => broker.pause()?,
+        }
+        std::thread::sleep(since);
+        let mut silent = TcpStream::connect(worker.http())?;
+        silent.write_all(b"GET /healthz HT")?;
+
+        worker.terminate()?;
+        // To finish what is in flight, to abort, to leave the group; and a second for the HTTP server.
+        let allowed = config.worker.stop_deadline * 3 + Duration::from_secs(2);
+        let ended = worker.wait(allowed).with_context(|| format!("{guarantee:?}, {gone:?} for {since:?}"));
+        match gone {
+            Gone::Killed => broker.restart()?,
+            Gone::Frozen => broker.cont()?,
+        }
+        let status = ended?;
+        ensure!(status.code() == Some(0), "{guarantee:?}, {gone:?} for {since:?}: {status}: {}", worker.logs());
+    }
+    Ok(())
+}
+
+/// What became of a broker.
+#[derive(Debug, Clone, Copy)]
+enum Gone {
+    Killed,
+    Frozen,
 }
 
 fn a_redis_that_is_killed_and_comes_back_is_waited_for(stage: &Stage) -> anyhow::Result<()> {
