@@ -365,7 +365,7 @@ pub struct WorkerConfig {
     /// How often an idle owner looks whether it still is one.
     #[serde(with = "duration")]
     pub heartbeat: Duration,
-    /// How long a graceful stop may take to finish what is in flight.
+    /// How long a graceful stop may take to finish what is in flight; to leave the group may take as long again.
     #[serde(with = "duration")]
     pub stop_deadline: Duration,
 }
