@@ -5,23 +5,30 @@
 -- ARGV[10..12] ticks, late ticks, dead letters to add to the running counts
 -- ARGV[13] outputs at most, '' if the batch is one record and cannot be cut   ARGV[14] firings a tick at most
 -- ARGV[15] ms after which a revised candle expires   ARGV[16] intervals, separated by spaces
--- ARGV[17] number of extras: outputs known beforehand, eight arguments each:
+-- ARGV[17] windows sealed here at most   ARGV[18] number of extras: outputs known beforehand, eight arguments each:
 --          offset, index, kind, then late: symbol price volume ts intervals; dead: reason '' '' '' ''
 -- then pairs: symbol as in keys, its ticks packed (src/store/pack.rs has the layout)
 --
+-- Windows whose end the watermark has passed with this batch are sealed with it, as `close` does: what follows is what
+-- `close` would answer next. If they are more than a page, that is left to `close`.
+--
 -- Returns {'OK', outputs as XRANGE gives them, tail, next_due, ticks out of order, firings refused,
---          {rules that do not parse}, {symbols whose keys cannot be used}},
+--          {rules that do not parse}, {symbols whose keys cannot be used}, {keys that held no candle}},
 --         {'FENCED'}, {'MOVED'}, {'DUE'} (close windows first) or {'SPLIT'} (halve the batch).
 --
 -- Example: EVALSHA … 3 tw:source:ticks/0 … tw: 9f… 121 1700000060000 120-1 321 1700000062000 … BBCA <packed>
 
 local FROM, TO, WATERMARK, MAX_TS, LAST_RECORD = tonumber(ARGV[3]), ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 local MAX_OUTPUTS, MAX_MATCHES, EXPIRY = tonumber(ARGV[13]) or math.huge, tonumber(ARGV[14]), ARGV[15]
-local EXTRAS, EXTRA_SIZE, FIRST_EXTRA = tonumber(ARGV[17]), 8, 18
+local PAGE = tonumber(ARGV[17])
+local EXTRAS, EXTRA_SIZE, FIRST_EXTRA = tonumber(ARGV[18]), 8, 19
 local RULES_READ = MAX_OUTPUTS < math.huge and math.max(MAX_OUTPUTS, MAX_MATCHES) + 1 or 10 * MAX_MATCHES
 local COUNTS = {'ticks', 'late', 'out_of_order', 'notifications', 'dead_letters'}
 local EDGE, LEVEL, REVISED, LATE, DEAD = 1, 2, 3, 4, 5 -- order of outputs of one tick
 local AFTER_TICKS = math.huge -- a revision belongs to its record, after the firings of its ticks
+local HEADER, WINDOW = '<dddBBc0Bc0Bc0Bc0', '<BBc0Bc0Bc0Bc0Bc0Bc0Bc0Bc0Bc0Bc0Bc0'
+local STEP = 64 -- numbers of a column read at a time
+local COLUMN = '<' .. ('d'):rep(STEP)
 
 local intervals = {}
 for name in ARGV[16]:gmatch('%S+') do intervals[#intervals + 1] = name end
@@ -52,30 +59,33 @@ end
 
 -- Merges the packed partial candles of a symbol. Returns the candles by order of first use, or nil and the error.
 local function merge_windows(symbol, blob, at, windows, list)
-  local touched, by_name = {}, {}
+  local touched, revised = {}, {}
   for _ = 1, windows do
-    local interval, start, finish, revises
-    local partial = {}
-    interval, start, finish, partial.count, partial.open_ts, partial.close_ts, revises, partial.open, partial.high,
-      partial.low, partial.close, partial.volume, at = struct.unpack('<dddddddBc0Bc0Bc0Bc0Bc0', blob, at)
-    local member = symbol .. ':' .. intervals[interval] .. ':' .. int(start)
-    local name = NAMESPACE .. 'ohlc:' .. member
-    local candle = by_name[name]
-    if not candle then
-      local problem
-      candle, problem = read_candle(name)
-      if not candle then return nil, problem end
-      by_name[name] = candle
-      touched[#touched + 1] = {name = name, member = member, candle = candle, finish = finish}
-      -- Also one that is open already: what has its window in `due` may be another partition, or nobody any more.
-      touched[#touched].open = revises < 0
-      touched[#touched].revised = revises >= 0
+    local partial, interval, start, finish, revises = {}
+    interval, start, finish, revises, partial[OPEN], partial[HIGH], partial[LOW], partial[CLOSE], partial[VOLUME],
+      partial[COUNT], partial[OPEN_TS], partial[CLOSE_TS], at = struct.unpack(WINDOW, blob, at)
+    interval = intervals[interval]
+    local member = symbol .. ':' .. interval .. ':' .. start
+    local window = revised[member] -- each late tick has a partial of its own
+    if window then
+      merge_candle(window.candle, partial)
+    else
+      local name = NAMESPACE .. 'ohlc:' .. member
+      local candle, problem = read_candle(name)
+      if problem then return nil, problem end
+      if candle then
+        merge_candle(candle, partial)
+      else
+        candle, partial[REVISION], partial[STATUS] = partial, '0', 'open'
+      end
+      window = {name = name, member = member, finish = finish, candle = candle, open = revises == ''}
+      touched[#touched + 1] = window
     end
-    merge_candle(candle, partial)
-    if revises >= 0 then
-      candle.status, candle.revision = 'revised', int(revises + 1)
-      output(list, revises, AFTER_TICKS, REVISED,
-        candle_fields(symbol, intervals[interval], int(start), int(finish), candle))
+    if revises ~= '' then
+      revised[member] = window
+      window.candle[STATUS], window.candle[REVISION] = 'revised', int(revises + 1)
+      output(list, tonumber(revises), AFTER_TICKS, REVISED,
+        candle_fields(symbol, interval, start, finish, window.candle))
     end
   end
   return touched, at
@@ -149,10 +159,56 @@ local function fire(symbol, candidates, memory, list, offset, index, ts, price, 
   end
 end
 
+-- The open interval around `price` without the threshold of an edge rule: prices that stay in it fire nothing. Empty if
+-- there is a level rule, or a threshold at the price itself.
+local function quiet_span(candidates, price)
+  if not price or #candidates.levels > 0 then return math.huge, -math.huge end
+  local above = lower_bound(candidates.edge, price)
+  local below, next_rule = candidates.edge[above - 1], candidates.edge[above]
+  if next_rule and next_rule.threshold == price then return math.huge, -math.huge end
+  return below and below.threshold or -math.huge, next_rule and next_rule.threshold or math.huge
+end
+
+-- Of the tick with this number, from 0, in the columns at `at`: price, ts, offset - from, index.
+local function offset_and_index(blob, at, ticks, number)
+  local offsets = at + 16 * ticks
+  return FROM + struct.unpack('<I4', blob, offsets + 4 * number),
+    (struct.unpack('<I4', blob, offsets + 4 * (ticks + number)))
+end
+
+-- Goes through a symbol's ticks in order of the log: fires what they fire and counts those older than the one before.
+-- `in_order`: ts never falls, and need not be read. Returns price and ts of the newest; nil if there is none.
+local function go_through(plan, candidates, blob, at, ticks, in_order, price, ts)
+  local stamps_at = at + 8 * ticks
+  local from, upto = quiet_span(candidates, price)
+  local moved = false
+  for first = 0, ticks - 1, STEP do
+    local columns = COLUMN:sub(1, 1 + ticks - first)
+    local prices = {struct.unpack(columns, blob, at + 8 * first)}
+    local stamps = not in_order and {struct.unpack(columns, blob, stamps_at + 8 * first)}
+    for i = 1, math.min(STEP, ticks - first) do
+      local now = prices[i]
+      if stamps and ts and stamps[i] < ts then
+        plan.out_of_order = plan.out_of_order + 1
+      else
+        if now <= from or now >= upto then
+          local number = first + i - 1
+          local offset, index = offset_and_index(blob, at, ticks, number)
+          local stamp = struct.unpack('<d', blob, stamps_at + 8 * number)
+          fire(plan.symbol, candidates, plan.memory, plan.outputs, offset, index, stamp, now, price)
+          if total > MAX_OUTPUTS then return nil end
+          from, upto = quiet_span(candidates, now)
+        end
+        price, ts, moved = now, stamps and stamps[i] or ts, true
+      end
+    end
+  end
+  if moved then return price, ts end
+end
+
 -- What a symbol's ticks do: a plan to write, or nil and what is wrong with a key, or nil for SPLIT.
 local function plan_symbol(symbol, blob)
-  local ticks, windows, first_ts, last_ts, in_order, low, high, last_price, at =
-    struct.unpack('<dddddBc0Bc0Bc0', blob)
+  local ticks, windows, first_ts, in_order, last_ts, low, high, last_price, at = struct.unpack(HEADER, blob)
   local plan = {symbol = symbol, name = key('last', symbol), outputs = {}, bad = {}, out_of_order = 0}
   local last = redis.pcall('HMGET', plan.name, 'price', 'ts')
   if last.err then return nil, plan.name .. ': ' .. last.err end
@@ -170,41 +226,27 @@ local function plan_symbol(symbol, blob)
   if problem then return nil, problem end
   if candidates.full and MAX_OUTPUTS < math.huge then return nil end
 
-  if not candidates.any and in_order == 1 and not (previous_ts and first_ts < previous_ts) then
-    plan.price, plan.ts = last_price, int(last_ts)
-    return plan
-  end
+  in_order = in_order == 1 and not (previous_ts and first_ts < previous_ts)
+  if in_order then plan.price, plan.ts = last_price, last_ts end
+  if in_order and not candidates.any then return plan end
   if candidates.any then
     plan.memory, problem = rule_memory(symbol)
     if problem then return nil, problem end
   end
-  local price_now, ts_now, moved = tonumber(previous or ''), previous_ts, false
-  for _ = 1, ticks do
-    local offset, index, ts, price
-    offset, index, ts, price, at = struct.unpack('<I4I4dd', blob, at)
-    if ts_now and ts < ts_now then
-      plan.out_of_order = plan.out_of_order + 1
-    else
-      if candidates.any then
-        fire(symbol, candidates, plan.memory, plan.outputs, FROM + offset, index, ts, price, price_now)
-        if total > MAX_OUTPUTS then return nil end
-      end
-      price_now, ts_now, moved = price, ts, true
-    end
-  end
-  if moved then plan.price, plan.ts = plain(price_now), int(ts_now) end
+  local price, ts = go_through(plan, candidates, blob, at, ticks, in_order, tonumber(previous or ''), previous_ts)
+  if total > MAX_OUTPUTS then return nil end
+  if price and not in_order then plan.price, plan.ts = plain(price), int(ts) end
   return plan
 end
 
 -- The records that hold ticks of a symbol whose keys cannot be used.
 local function poison(symbol, blob, problem)
   local count = 0
-  local ticks, windows, _, _, _, _, _, _, at = struct.unpack('<dddddBc0Bc0Bc0', blob)
-  for _ = 1, windows do at = select(13, struct.unpack('<dddddddBc0Bc0Bc0Bc0Bc0', blob, at)) end
-  for _ = 1, ticks do
-    local offset, index
-    offset, index, _, _, at = struct.unpack('<I4I4dd', blob, at)
-    count = count + dead_letter(FROM + offset, index, 'symbol ' .. symbol .. ': ' .. problem)
+  local ticks, windows, _, _, _, _, _, _, at = struct.unpack(HEADER, blob)
+  for _ = 1, windows do at = select(13, struct.unpack(WINDOW, blob, at)) end
+  for n = 0, ticks - 1 do
+    local offset, index = offset_and_index(blob, at, ticks, n)
+    count = count + dead_letter(offset, index, 'symbol ' .. symbol .. ': ' .. problem)
   end
   poisoned[#poisoned + 1] = symbol .. ': ' .. problem
   return count
@@ -271,12 +313,43 @@ end
 redis.call('HSET', SOURCE, unpack(changed))
 if WATERMARK == '' then redis.call('HDEL', SOURCE, 'watermark') end
 
+local opened, at_hand = {}, {}
+for _, plan in ipairs(plans) do
+  for _, touched in ipairs(plan.candles) do
+    if touched.open then
+      -- Also one that is open already: what has its window in `due` may be another partition, or nobody any more.
+      opened[#opened + 1] = touched.finish
+      opened[#opened + 1] = touched.member
+      at_hand[touched.member] = touched
+    end
+  end
+end
+call_with_many('ZADD', DUE, opened)
+
+local due = {}
+if WATERMARK ~= '' and WATERMARK ~= source[3] then due = windows_due(WATERMARK, PAGE) end
+if #due > PAGE then due = {} end
+local members, lost = {}, {}
+for i, window in ipairs(due) do
+  local touched = at_hand[window.member]
+  local name = NAMESPACE .. 'ohlc:' .. window.member
+  local candle = touched and touched.candle or (read_candle(name))
+  if candle then
+    seal_candle(candle, TO)
+    outputs[#outputs + 1] = {offset = TO, fields = due_candle_fields(window.member, window.finish, candle)}
+    if touched then touched.open = false else write_sealed(name, candle, EXPIRY) end
+  else
+    lost[#lost + 1] = name
+  end
+  members[i] = window.member
+end
+call_with_many('ZREM', DUE, members)
+
 for _, plan in ipairs(plans) do
   if plan.price then redis.call('HSET', plan.name, 'price', plan.price, 'ts', plan.ts, 'source', partition) end
   for _, touched in ipairs(plan.candles) do
     write_candle(touched.name, touched.candle)
-    if touched.open then redis.call('ZADD', DUE, int(touched.finish), touched.member) end
-    if touched.revised then redis.call('PEXPIRE', touched.name, EXPIRY) end
+    if not touched.open then redis.call('PEXPIRE', touched.name, EXPIRY) end
   end
   if plan.memory then
     for _, rule in pairs(plan.memory.removed) do
@@ -291,8 +364,6 @@ for _, plan in ipairs(plans) do
     end
   end
 end
-for first = 1, #new_symbols, 1000 do
-  redis.call('SADD', NAMESPACE .. 'symbols', unpack(new_symbols, first, math.min(first + 999, #new_symbols)))
-end
+call_with_many('SADD', NAMESPACE .. 'symbols', new_symbols)
 local entries, tail = append(outputs, ARGV[5])
-return {'OK', entries, tail, next_due(), out_of_order, refused_matches, bad_rules, poisoned}
+return {'OK', entries, tail, next_due(), out_of_order, refused_matches, bad_rules, poisoned, lost}

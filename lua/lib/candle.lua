@@ -1,53 +1,76 @@
--- Candles: how ticks merge into a stored one. The hash and the fields sent are the same names.
+-- Candles: how ticks merge into a stored one. In a script a candle is the list of its fields' texts, in this order; the
+-- hash and the fields sent have these names.
 
-local CANDLE = {'open', 'high', 'low', 'close', 'volume', 'count', 'open_ts', 'close_ts', 'status', 'revision'}
-local NUMBERS = 8 -- of these fields
+local CANDLE = {'open', 'high', 'low', 'close', 'volume', 'count', 'open_ts', 'close_ts', 'revision', 'status'}
+local OPEN, HIGH, LOW, CLOSE, VOLUME, COUNT, OPEN_TS, CLOSE_TS, REVISION, STATUS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local NUMBERS = 9 -- of these fields
 
--- Reads a candle: a table by field, `new` if there is none. Second result: the error of a key of another type, or of
--- a field that is no number.
+-- Reads a candle; nil if there is none. Second result: the error of a key of another type, or of a field that is no
+-- number.
 local function read_candle(name)
-  local values = redis.pcall('HMGET', name, unpack(CANDLE))
-  if values.err then return nil, name .. ': ' .. values.err end
-  if not values[1] then return {new = true} end
-  local candle = {}
-  for i, field in ipairs(CANDLE) do
-    if i <= NUMBERS and not is_number(values[i]) then
-      return nil, no_number(name, field, values[i])
-    end
-    candle[field] = values[i]
+  local candle = redis.pcall('HMGET', name, unpack(CANDLE))
+  if candle.err then return nil, name .. ': ' .. candle.err end
+  if not candle[OPEN] then return nil end
+  local whole = candle[STATUS]
+  for i = 1, NUMBERS do whole = whole and tonumber(candle[i]) end
+  if whole and not table.concat(candle, ' ', 1, NUMBERS):find('[^%d%. %-]') then return candle end
+  for i = 1, NUMBERS do
+    if not candle[i] or not is_number(candle[i]) then return nil, no_number(name, CANDLE[i], candle[i]) end
   end
-  return candle
+  return nil, name .. ': no status'
 end
 
 -- Merges a partial candle: open has the least (ts, order), close the greatest; the stored ticks came first.
 local function merge_candle(candle, partial)
-  if candle.new then
-    candle.new = nil
-    for field, value in pairs(partial) do candle[field] = value end
-    candle.count, candle.open_ts, candle.close_ts = int(partial.count), int(partial.open_ts), int(partial.close_ts)
-    candle.status, candle.revision = 'open', '0'
-    return
+  if tonumber(partial[OPEN_TS]) < tonumber(candle[OPEN_TS]) then
+    candle[OPEN], candle[OPEN_TS] = partial[OPEN], partial[OPEN_TS]
   end
-  if partial.open_ts < tonumber(candle.open_ts) then
-    candle.open, candle.open_ts = partial.open, int(partial.open_ts)
+  if tonumber(partial[CLOSE_TS]) >= tonumber(candle[CLOSE_TS]) then
+    candle[CLOSE], candle[CLOSE_TS] = partial[CLOSE], partial[CLOSE_TS]
   end
-  if partial.close_ts >= tonumber(candle.close_ts) then
-    candle.close, candle.close_ts = partial.close, int(partial.close_ts)
+  if tonumber(partial[HIGH]) > tonumber(candle[HIGH]) then candle[HIGH] = partial[HIGH] end
+  if tonumber(partial[LOW]) < tonumber(candle[LOW]) then candle[LOW] = partial[LOW] end
+  candle[VOLUME] = add_decimal(candle[VOLUME], partial[VOLUME])
+  candle[COUNT] = int(candle[COUNT] + partial[COUNT])
+end
+
+-- What its window's end makes of a candle: final, or revised if it was sent before and got on-time ticks again (its
+-- symbol moved here from another partition).
+local function seal_candle(candle, next_offset)
+  if candle[STATUS] == 'open' then
+    candle[STATUS] = 'final'
+  else
+    candle[STATUS], candle[REVISION] = 'revised', next_offset
   end
-  if tonumber(partial.high) > tonumber(candle.high) then candle.high = partial.high end
-  if tonumber(partial.low) < tonumber(candle.low) then candle.low = partial.low end
-  candle.volume = add_decimal(candle.volume, partial.volume)
-  candle.count = int(candle.count + partial.count)
 end
 
 local function write_candle(name, c)
-  redis.call('HSET', name, 'open', c.open, 'high', c.high, 'low', c.low, 'close', c.close, 'volume', c.volume,
-    'count', c.count, 'open_ts', c.open_ts, 'close_ts', c.close_ts, 'status', c.status, 'revision', c.revision)
+  redis.call('HSET', name, 'open', c[OPEN], 'high', c[HIGH], 'low', c[LOW], 'close', c[CLOSE], 'volume', c[VOLUME],
+    'count', c[COUNT], 'open_ts', c[OPEN_TS], 'close_ts', c[CLOSE_TS], 'status', c[STATUS], 'revision', c[REVISION])
 end
 
 -- The outbox fields of a candle that is sent.
 local function candle_fields(symbol, interval, start, finish, c)
   return {'kind', 'candle', 'symbol', symbol, 'interval', interval, 'start', start, 'end', finish,
-    'open', c.open, 'high', c.high, 'low', c.low, 'close', c.close, 'volume', c.volume, 'count', c.count,
-    'revision', c.revision}
+    'open', c[OPEN], 'high', c[HIGH], 'low', c[LOW], 'close', c[CLOSE], 'volume', c[VOLUME], 'count', c[COUNT],
+    'revision', c[REVISION]}
+end
+
+-- The same, of a member of `due`: `<symbol>:<interval>:<start>`.
+local function due_candle_fields(member, finish, c)
+  local symbol, interval, start = member:match('^(.*):([^:]+):(%-?%d+)$')
+  return candle_fields(symbol, interval, start, finish, c)
+end
+
+-- The first windows whose end the watermark has passed, one more than `page` if there are more, by end and member.
+local function windows_due(watermark, page)
+  local found = redis.call('ZRANGEBYSCORE', DUE, '-inf', watermark, 'WITHSCORES', 'LIMIT', 0, page + 1)
+  local windows = {}
+  for i = 1, #found, 2 do windows[#windows + 1] = {member = found[i], finish = found[i + 1]} end
+  return windows
+end
+
+local function write_sealed(name, candle, expiry)
+  redis.call('HSET', name, 'status', candle[STATUS], 'revision', candle[REVISION])
+  redis.call('PEXPIRE', name, expiry)
 end

@@ -61,6 +61,13 @@ local function check_rights()
   end
 end
 
+-- A command on a key with any even number of arguments, as many at a time as Lua's stack takes.
+local function call_with_many(command, name, arguments)
+  for first = 1, #arguments, 1000 do
+    redis.call(command, name, unpack(arguments, first, math.min(first + 999, #arguments)))
+  end
+end
+
 -- End of the earliest open window, '' if none is open.
 local function next_due()
   return redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or ''

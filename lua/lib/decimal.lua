@@ -29,6 +29,9 @@ end
 local function add_decimal(a, b)
   if a == '0' then return b end
   if b == '0' then return a end
+  if #a <= 15 and #b <= 15 and not a:find('.', 1, true) and not b:find('.', 1, true) then
+    return format('%.0f', a + b)
+  end
   local a_whole, a_fraction = split(a)
   local b_whole, b_fraction = split(b)
   local scale = math.max(#a_fraction, #b_fraction)

@@ -48,8 +48,10 @@ pub struct Reference {
 pub struct Limits {
     /// Most rules one tick fires.
     pub max_matches: usize,
-    /// Most outputs of a batch of more than one record.
+    /// Most outputs of a batch of more than one record, but for the candles it seals.
     pub max_outputs: usize,
+    /// Most windows that a batch seals; if there are more, none.
+    pub page: usize,
 }
 
 /// Running counts of a source partition.
@@ -214,7 +216,7 @@ impl Reference {
     }
 
     /// Applies a batch: all of it, or nothing. `single`: it is one record and cannot be cut, so its outputs are not
-    /// bounded.
+    /// bounded. What the watermark has passed then is sealed with it, unless it is more than a page.
     pub fn apply(&mut self, batch: &Batch, single: bool) -> Applied {
         if (Position { offset: batch.from, watermark: batch.watermark_before }) != self.position {
             return Applied::Moved;
@@ -228,7 +230,13 @@ impl Reference {
             return Applied::Split;
         }
         *self = after;
-        Applied::Done(outputs.into_iter().map(|pending| self.append(pending.offset, pending.output)).collect())
+        let mut entries: Vec<Entry> =
+            outputs.into_iter().map(|pending| self.append(pending.offset, pending.output)).collect();
+        let passed = |due: &&Due| self.position.watermark.passes(due.end);
+        if self.due.iter().take_while(passed).nth(self.limits.page).is_none() {
+            entries.extend(self.close(self.limits.page).entries);
+        }
+        Applied::Done(entries)
     }
 
     /// Raises the watermark without ticks; it never goes back.

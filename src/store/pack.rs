@@ -2,15 +2,16 @@
 //! as long.
 //!
 //! ```text
-//! header  5 doubles: number of ticks, number of windows, ts of the first tick, greatest ts, 1 if ts never falls
-//!         3 texts (length byte, bytes): lowest price, highest price, price of the last tick
-//! window  7 doubles: interval (from 1), start, end, count, open_ts, close_ts, offset it revises or -1
-//!         5 texts: open, high, low, close, volume
-//! tick    u32 offset - from, u32 index in its record, 2 doubles: ts, price
+//! header  3 doubles: number of ticks, number of windows, ts of the first tick
+//!         1 byte: 1 if ts never falls
+//!         4 texts (length byte, bytes): greatest ts, lowest price, highest price, price of the last tick
+//! window  1 byte: interval, from 1
+//!         11 texts: start, end, offset it revises or none, open, high, low, close, volume, count, open_ts, close_ts
+//! ticks   4 columns: price (double), ts (double), offset - from (u32), index in its record (u32)
 //! ```
 //!
-//! Numbers are doubles because Lua's are; all of them are whole numbers below 2^53, or prices. The price of the last
-//! tick is used only if ts never falls.
+//! A text is what the script stores or sends as it is. Doubles are for what it compares: whole numbers below 2^53, and
+//! prices. Columns, because mostly only the prices are read. The price of the last tick is used only if ts never falls.
 
 use std::fmt::{Display, Write as _};
 
@@ -35,8 +36,8 @@ impl Packer {
         self.number(ticks.len() as f64);
         self.number(batch.windows.len() as f64);
         self.number(ticks.first().map_or(0.0, |tick| tick.ts as f64));
-        self.number(ticks.iter().map(|tick| tick.ts).max().unwrap_or(0) as f64);
-        self.number(if ticks.is_sorted_by_key(|tick| tick.ts) { 1.0 } else { 0.0 });
+        self.buffer.push(u8::from(ticks.is_sorted_by_key(|tick| tick.ts)));
+        self.text(ticks.iter().map(|tick| tick.ts).max().unwrap_or(0));
         let (low, high) = range(batch);
         self.text(low);
         self.text(high);
@@ -45,34 +46,35 @@ impl Packer {
             let interval = intervals.iter().position(|i| *i == partial.interval);
             self.window(interval.expect("a batch is built for the configured intervals"), partial);
         }
-        for tick in ticks {
-            self.buffer.extend_from_slice(&((tick.offset.0 - from.0) as u32).to_le_bytes());
-            self.buffer.extend_from_slice(&tick.index.to_le_bytes());
-            self.number(tick.ts as f64);
-            self.number(tick.price.to_f64());
-        }
+        ticks.iter().for_each(|tick| self.number(tick.price.to_f64()));
+        ticks.iter().for_each(|tick| self.number(tick.ts as f64));
+        ticks.iter().for_each(|tick| self.small((tick.offset.0 - from.0) as u32));
+        ticks.iter().for_each(|tick| self.small(tick.index));
         &self.buffer
     }
 
     fn window(&mut self, interval: usize, partial: &Partial) {
-        for number in [
-            interval as i64 + 1,
-            partial.window.start,
-            partial.window.end,
-            partial.count as i64,
-            partial.open_ts,
-            partial.close_ts,
-            partial.revises.map_or(-1, |offset| offset.0),
-        ] {
-            self.number(number as f64);
+        self.buffer.push(u8::try_from(interval + 1).expect("the configuration bounds the number of intervals"));
+        self.text(partial.window.start);
+        self.text(partial.window.end);
+        match partial.revises {
+            Some(offset) => self.text(offset.0),
+            None => self.text(""),
         }
         for price in [partial.open, partial.high, partial.low, partial.close] {
             self.text(price);
         }
         self.text(partial.volume);
+        self.text(partial.count);
+        self.text(partial.open_ts);
+        self.text(partial.close_ts);
     }
 
     fn number(&mut self, value: f64) {
+        self.buffer.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn small(&mut self, value: u32) {
         self.buffer.extend_from_slice(&value.to_le_bytes());
     }
 

@@ -142,7 +142,7 @@ pub enum Applied {
 /// What applying a batch did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effects {
-    /// The outputs, as appended to the outbox.
+    /// The outputs, as appended to the outbox: of the ticks, then the candles that were sealed.
     pub outputs: Vec<Entry>,
     /// Id of the last outbox entry now.
     pub tail: OutboxId,
@@ -156,6 +156,8 @@ pub struct Effects {
     pub bad_rules: Vec<String>,
     /// `symbol: error` of symbols with a key that cannot be used.
     pub poisoned: Vec<String>,
+    /// Keys that should have held a candle to seal and did not.
+    pub lost: Vec<String>,
 }
 
 /// The answer of `advance`.
@@ -213,7 +215,7 @@ pub struct Limits {
     pub max_outputs: u32,
     /// Rules that one tick may fire at most.
     pub max_matches: u32,
-    /// Windows sealed by one `close` at most.
+    /// Windows sealed by one `close` or `apply` at most.
     pub page: u32,
     /// How long a closed candle stays, ms.
     pub expiry: i64,
@@ -302,6 +304,7 @@ impl Scripts {
                 refused_matches: reply.whole()? as u64,
                 bad_rules: reply.texts()?,
                 poisoned: reply.texts()?,
+                lost: reply.texts()?,
             })),
             "DUE" => Ok(Applied::Due),
             "SPLIT" => Ok(Applied::Split),
@@ -323,7 +326,7 @@ impl Scripts {
             cmd.arg(self.limits.max_outputs);
         }
         cmd.arg(self.limits.max_matches).arg(self.limits.expiry).arg(&self.interval_names);
-        cmd.arg(batch.extras.len());
+        cmd.arg(self.limits.page).arg(batch.extras.len());
         for extra in &batch.extras {
             extra_args(&mut cmd, extra);
         }
@@ -518,8 +521,9 @@ mod tests {
             include_str!("../../lua/trim.lua"),
         ];
         let mut commands = 0;
-        for call in scripts.iter().flat_map(|script| script.split("redis.").skip(1)) {
-            let Some(rest) = call.strip_prefix("call('").or_else(|| call.strip_prefix("pcall('")) else { continue };
+        let calls = scripts.iter().flat_map(|script| script.split("call").skip(1));
+        for call in calls {
+            let Some(rest) = call.strip_prefix("('").or_else(|| call.strip_prefix("_with_many('")) else { continue };
             let command = rest.split('\'').next().unwrap();
             assert!(probe.contains(&format!("('{command}', ")), "{command} is not probed");
             commands += 1;

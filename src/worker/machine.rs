@@ -491,6 +491,13 @@ impl Machine {
             bad_rules: effects.bad_rules,
             poisoned: effects.poisoned,
         }));
+        self.tell_lost(effects.lost);
+    }
+
+    fn tell_lost(&mut self, candles: Vec<String>) {
+        if !candles.is_empty() {
+            self.commands.push(Command::Tell(Notice::LostCandles(candles)));
+        }
     }
 
     fn closed(&mut self, now: Mono, reply: Closed) {
@@ -502,9 +509,7 @@ impl Machine {
                 }
                 self.next_due = next_due;
                 self.deliveries.add_entries(outputs, self.delivered, |_| None);
-                if !lost.is_empty() {
-                    self.commands.push(Command::Tell(Notice::LostCandles(lost)));
-                }
+                self.tell_lost(lost);
             }
             Closed::Refused(refusal) => self.refused(now, refusal),
         }

@@ -34,6 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
         nothing_is_applied_while_a_due_window_is_open,
         a_batch_of_too_many_outputs_is_refused_whole_unless_it_is_one_record,
         many_windows_are_sealed_page_by_page,
+        a_batch_seals_what_it_passes_unless_that_is_more_than_a_page,
         a_claim_of_what_is_not_there_or_not_ours_writes_nothing,
         a_claim_drops_delivered_entries_from_the_head_of_the_outbox,
         a_reset_starts_a_new_generation_without_what_was_pending,
@@ -312,6 +313,7 @@ fn nothing_is_applied_while_a_due_window_is_open(stage: &Stage) -> anyhow::Resul
     let log = simple_log(&["1", "2", "3"]);
     let (batch, _) = settings().batch(&log, world.position(0), 2);
     assert!(matches!(world.apply(0, &batch, false), Applied::Done(_)));
+    world.advance(0, Watermark::at(BEGIN + 2000));
     let (batch, _) = settings().batch(&log[2..], world.position(0), 1);
     let before = world.bytes();
     assert_eq!(world.apply(0, &batch, true), Applied::Due);
@@ -352,6 +354,23 @@ fn many_windows_are_sealed_page_by_page(stage: &Stage) -> anyhow::Result<()> {
     let pages: Vec<(bool, usize)> =
         (0..3).map(|_| world.close_page(0)).map(|(more, entries)| (more, entries.len())).collect();
     assert_eq!(pages, [(true, 2), (true, 2), (false, 1)]);
+    Ok(())
+}
+
+fn a_batch_seals_what_it_passes_unless_that_is_more_than_a_page(stage: &Stage) -> anyhow::Result<()> {
+    for (symbols, sealed) in [(2, 2), (3, 0)] {
+        let bounds = Bounds { page: 2, ..Bounds::default() };
+        let mut world = World::new(stage, &settings().intervals, bounds, 1);
+        let open: Vec<LogRecord> =
+            (0..).zip(SYMBOLS).take(symbols).map(|(n, s)| record_of(n, s, "1", BEGIN)).collect();
+        apply_all(&mut world, &open);
+        let passing = [record_of(symbols as i64, SYMBOLS[0], "2", BEGIN + 1000)];
+        let (batch, _) = settings().batch(&passing, world.position(0), 1);
+        let Applied::Done(entries) = world.apply(0, &batch, true) else { panic!("nothing is due") };
+        assert_eq!(entries.len(), sealed);
+        assert!(entries.iter().all(|entry| entry.id.offset == batch.to), "as `close` would file them: {entries:?}");
+        assert_eq!(world.close(0).len(), symbols - sealed);
+    }
     Ok(())
 }
 
@@ -472,7 +491,7 @@ fn a_heartbeat_says_what_holds_time_back_and_since_when(stage: &Stage) -> anyhow
     let (partition, guard) = (world.sides[0].partition.clone(), world.guard(0));
     let source = world.keys().source(&partition);
     let beat = world.call(async |s, c| s.heartbeat(c, &partition, &guard, "quiet", "nothing new").await)?;
-    assert_eq!(beat, Beat::Ok { outbox: 0, open_windows: 2 });
+    assert_eq!(beat, Beat::Ok { outbox: 1, open_windows: 1 });
     let since: i64 = world.redis.hget(&source, "since")?;
     world.call(async |s, c| s.heartbeat(c, &partition, &guard, "quiet", "still nothing").await)?;
     let now: (String, String, i64, i64) = world.redis.hmget(&source, &["state", "reason", "since", "seen"])?;
@@ -653,6 +672,7 @@ fn a_script_that_runs_out_of_memory_writes_nothing(stage: &Stage) -> anyhow::Res
     let log = simple_log(&["1", "2", "3"]);
     let (batch, _) = settings().batch(&log, world.position(0), 2);
     world.apply(0, &batch, false);
+    world.advance(0, Watermark::at(BEGIN + 2000));
     let before = world.bytes();
     let (partition, guard) = (world.sides[0].partition.clone(), world.guard(0));
 

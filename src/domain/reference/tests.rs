@@ -22,7 +22,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let limits = Limits { max_matches: 100, max_outputs: 1000 };
+        let limits = Limits { max_matches: 100, max_outputs: 1000, page: 0 };
         World { state: Reference::new(Offset(0), limits, |symbol| Cow::Borrowed(symbol)) }
     }
 

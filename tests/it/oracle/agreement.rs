@@ -24,7 +24,7 @@ fn of_one_log(rng: &mut StdRng) {
     let symbols = &SYMBOLS[..3];
     let log = random_log(rng, symbols, 150);
     let rules: Vec<Rule> = (0..12).map(|number| random_rule(rng, symbols, number)).collect();
-    let limits = Limits { max_matches: usize::MAX, max_outputs: usize::MAX };
+    let limits = Limits { max_matches: usize::MAX, max_outputs: usize::MAX, page: 0 };
     let mut reference = Reference::new(Offset(0), limits, |symbol| Cow::Borrowed(symbol));
     for rule in &rules {
         put(&mut reference, rule);

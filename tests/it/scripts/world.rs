@@ -97,7 +97,8 @@ impl<'a> World<'a> {
             page: bounds.page,
             tokens: 0,
         };
-        let limits = reference::Limits { max_matches: bounds.max_matches, max_outputs: bounds.max_outputs };
+        let Bounds { max_matches, max_outputs, page } = bounds;
+        let limits = reference::Limits { max_matches, max_outputs, page };
         for partition in 0..partitions {
             world.sides.push(Side {
                 partition: SourcePartition { topic: "ticks".to_owned(), partition },
@@ -189,6 +190,7 @@ impl<'a> World<'a> {
                 assert_eq!(effects.out_of_order, reference.totals.out_of_order - before.out_of_order);
                 assert_eq!(effects.refused_matches, reference.totals.refused - before.refused);
                 assert_eq!(effects.poisoned, Vec::<String>::new());
+                assert_eq!(effects.lost, Vec::<String>::new());
             }
             (scripts::Applied::Due, reference::Applied::Due)
             | (scripts::Applied::Split, reference::Applied::Split) => {}

@@ -183,7 +183,7 @@ impl Source {
         let limits = self.state.limits;
         match self.state.apply(&batch, single) {
             reference::Applied::Done(outputs) => {
-                debug_assert!(single || outputs.len() <= limits.max_outputs);
+                debug_assert!(single || outputs.len() <= limits.max_outputs + limits.page);
                 if self.state.max_ts > before.0 {
                     self.max_ts_at = call.now;
                 }
@@ -207,6 +207,7 @@ impl Source {
                     refused_matches: 0,
                     bad_rules: Vec::new(),
                     poisoned: Vec::new(),
+                    lost: Vec::new(),
                 })
             }
             reference::Applied::Due => Applied::Due,
@@ -375,7 +376,7 @@ impl Stored {
 
 impl Store {
     pub(super) fn new(plan: &Plan, broken: Broken) -> Store {
-        let limits = Limits { max_matches: 100, max_outputs: plan.max_outputs };
+        let limits = Limits { max_matches: 100, max_outputs: plan.max_outputs, page: plan.page };
         let sources = (0..plan.partitions).map(|part| Source::new(part, limits, plan.poisoned)).collect();
         let now = Stored { group: None, sources };
         Store {
