@@ -61,10 +61,11 @@ end
 local function merge_windows(symbol, blob, at, windows, list)
   local touched, revised = {}, {}
   for _ = 1, windows do
-    local partial, interval, start, finish, revises = {}
-    interval, start, finish, revises, partial[OPEN], partial[HIGH], partial[LOW], partial[CLOSE], partial[VOLUME],
-      partial[COUNT], partial[OPEN_TS], partial[CLOSE_TS], at = struct.unpack(WINDOW, blob, at)
-    interval = intervals[interval]
+    local number, start, finish, revises, open, high, low, close, volume, count, open_ts, close_ts, next_at =
+      struct.unpack(WINDOW, blob, at)
+    at = next_at
+    local interval = intervals[number]
+    local partial = {open, high, low, close, volume, count, open_ts, close_ts, '0', 'open'}
     local member = symbol .. ':' .. interval .. ':' .. start
     local window = revised[member] -- each late tick has a partial of its own
     if window then
@@ -73,12 +74,9 @@ local function merge_windows(symbol, blob, at, windows, list)
       local name = NAMESPACE .. 'ohlc:' .. member
       local candle, problem = read_candle(name)
       if problem then return nil, problem end
-      if candle then
-        merge_candle(candle, partial)
-      else
-        candle, partial[REVISION], partial[STATUS] = partial, '0', 'open'
-      end
-      window = {name = name, member = member, finish = finish, candle = candle, open = revises == ''}
+      if candle then merge_candle(candle, partial) else candle = partial end
+      window = {name = name, member = member, symbol = symbol, interval = interval, start = start, finish = finish,
+        candle = candle, open = revises == ''}
       touched[#touched + 1] = window
     end
     if revises ~= '' then
@@ -93,28 +91,32 @@ end
 
 -- The rules that prices from `low` to `high` (texts), after `previous`, can fire. nil and the error of a bad key.
 local function find_candidates(symbol, previous, low, high, ticks, bad)
-  local found = {edge = NONE, levels = {}}
-  local from, upto = low, high
-  if previous then
-    if tonumber(previous) < tonumber(low) then from = previous end
-    if tonumber(previous) > tonumber(high) then upto = previous end
+  local edge, problem = NONE, nil
+  if previous or ticks > 1 then
+    local from, upto = low, high
+    if previous then
+      local before = tonumber(previous)
+      if before < tonumber(low) then from = previous end
+      if before > tonumber(high) then upto = previous end
+    end
+    if tonumber(from) ~= tonumber(upto) then
+      edge, problem = find_rules(symbol, 'edge', from, upto, RULES_READ, bad)
+      if problem then return nil, problem end
+    end
   end
-  local problem
-  if (previous or ticks > 1) and tonumber(from) ~= tonumber(upto) then
-    found.edge, problem = find_rules(symbol, 'edge', from, upto, RULES_READ, bad)
-    if problem then return nil, problem end
-  end
-  for _, range in ipairs({{'below', low, '+inf'}, {'equal', low, high}, {'above', '-inf', high}}) do
-    local rules
-    rules, problem = find_rules(symbol, 'level:' .. range[1], range[2], range[3], RULES_READ, bad)
-    if problem then return nil, problem end
-    rules.above = range[1] == 'above'
-    if #rules > 0 then found.levels[#found.levels + 1] = rules end
-    if rules.full then found.full = true end
-  end
-  found.full = found.full or found.edge.full
-  found.any = #found.edge > 0 or #found.levels > 0
-  return found
+  local below, equal, above
+  below, problem = find_rules(symbol, 'level:below', low, '+inf', RULES_READ, bad)
+  if problem then return nil, problem end
+  equal, problem = find_rules(symbol, 'level:equal', low, high, RULES_READ, bad)
+  if problem then return nil, problem end
+  above, problem = find_rules(symbol, 'level:above', '-inf', high, RULES_READ, bad)
+  if problem then return nil, problem end
+  local levels = #below + #equal + #above > 0 and {below, equal, above} or NONE
+  return {
+    edge = edge, levels = levels, above = above,
+    any = #edge > 0 or #levels > 0,
+    full = edge.full or below.full or equal.full or above.full,
+  }
 end
 
 -- Fires what one tick fires: edge rules, then level rules below, equal, above, each by threshold, then by member.
@@ -151,9 +153,10 @@ local function fire(symbol, candidates, memory, list, offset, index, ts, price, 
     end
   end
   for _, rules in ipairs(candidates.levels) do
-    for i = rules.above and 1 or lower_bound(rules, price), #rules do
+    local is_above = rules == candidates.above
+    for i = is_above and 1 or lower_bound(rules, price), #rules do
       local rule = rules[i]
-      if rules.above and rule.threshold > price then break end
+      if is_above and rule.threshold > price then break end
       if matches(rule.op, price, rule.threshold) then try(rule, LEVEL, 'level') end
     end
   end
@@ -336,8 +339,15 @@ for i, window in ipairs(due) do
   local candle = touched and touched.candle or (read_candle(name))
   if candle then
     seal_candle(candle, TO)
-    outputs[#outputs + 1] = {offset = TO, fields = due_candle_fields(window.member, window.finish, candle)}
-    if touched then touched.open = false else write_sealed(name, candle, EXPIRY) end
+    local fields
+    if touched then
+      touched.open = false
+      fields = candle_fields(touched.symbol, touched.interval, touched.start, touched.finish, candle)
+    else
+      write_sealed(name, candle, EXPIRY)
+      fields = due_candle_fields(window.member, window.finish, candle)
+    end
+    outputs[#outputs + 1] = {offset = TO, fields = fields}
   else
     lost[#lost + 1] = name
   end

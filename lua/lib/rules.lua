@@ -18,6 +18,8 @@ end
 -- Bytes, as the commands that write rules keep them. What a hand wrote beyond them is no rule.
 local MAX_ID, MAX_NOTE, MAX_OPTIONS = 256, 1024, 4096
 
+local NONE = {}
+
 local TOO_LARGE = 9.999999999999995e17 -- printed with 15 digits this is 1e18
 
 -- Whether a threshold, printed with 15 digits, is a price: below 1e18, at most 18 decimals.
@@ -32,6 +34,7 @@ local function find_rules(symbol, set, low, high, limit, bad)
   local name = key('rules', symbol, ':' .. set)
   local found = redis.pcall('ZRANGEBYSCORE', name, low, high, 'WITHSCORES', 'LIMIT', 0, limit)
   if found.err then return nil, name .. ': ' .. found.err end
+  if not found[1] then return NONE end
   local rules = {}
   for i = 1, #found, 2 do
     local member, threshold = found[i], tonumber(found[i + 1])
@@ -65,8 +68,6 @@ local function rule_memory(symbol)
   if type(any) == 'table' then return nil, fired .. ': ' .. any.err end
   return {opts = opts, fired = fired, some = some > 0, options = {}, last = {}, removed = {}, bad = {}}
 end
-
-local NONE = {}
 
 -- Options of a rule: a table, or false if they do not parse.
 local function options_of(memory, id)

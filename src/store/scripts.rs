@@ -523,7 +523,9 @@ mod tests {
         let mut commands = 0;
         let calls = scripts.iter().flat_map(|script| script.split("call").skip(1));
         for call in calls {
-            let Some(rest) = call.strip_prefix("('").or_else(|| call.strip_prefix("_with_many('")) else { continue };
+            let Some(rest) = call.strip_prefix("('").or_else(|| call.strip_prefix("_with_many('")) else {
+                continue;
+            };
             let command = rest.split('\'').next().unwrap();
             assert!(probe.contains(&format!("('{command}', ")), "{command} is not probed");
             commands += 1;
