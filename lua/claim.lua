@@ -22,6 +22,12 @@ local FIELDS = {'epoch', 'next_offset', 'watermark', 'max_ts', 'max_ts_at', 'las
   'generation', 'owner'}
 local source = {}
 for i, value in ipairs(redis.call('HMGET', SOURCE, unpack(FIELDS))) do source[FIELDS[i]] = value or '' end
+for _, field in ipairs({'epoch', 'next_offset', 'watermark', 'max_ts', 'max_ts_at', 'generation'}) do
+  if source[field] ~= '' and not is_number(source[field]) then
+    error({err = 'ERR ' .. no_number(SOURCE, field, source[field])
+      .. '; put the right value back, or delete the key: [recovery] on_state_loss then says how to go on'})
+  end
+end
 local generation = tonumber(source.generation) or 0
 local RESET = MADE_AGAIN == generation
 local group_key = NAMESPACE .. 'group'

@@ -171,7 +171,8 @@ impl PartitionStatus {
         };
         let since = state.since.map(|since| format!(" for {}", roughly((now - since).max(0)))).unwrap_or_default();
         let reason = state.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        format!("{word}{since}{reason}")
+        let spoilt = state.spoilt.iter().map(|spoilt| format!("; {spoilt}")).collect::<String>();
+        format!("{word}{since}{reason}{spoilt}")
     }
 }
 

@@ -60,6 +60,8 @@ pub struct SourceState {
     pub due: u64,
     /// Outputs not yet known to be delivered.
     pub outbox: u64,
+    /// Fields that should hold a number and do not, in words; they are absent above.
+    pub spoilt: Vec<String>,
 }
 
 /// The fields read, never the token.
@@ -188,7 +190,15 @@ async fn partitions(conn: &mut MultiplexedConnection, keys: &Keys, topic: &str) 
 /// Empty text means not there yet, as a watermark before the first tick.
 fn parse(partition: i32, fields: &HashMap<&str, String>) -> SourceState {
     let text = |field: &str| fields.get(field).filter(|text| !text.is_empty()).cloned();
-    let number = |field: &str| fields.get(field).and_then(|text| text.parse().ok());
+    let mut spoilt = Vec::new();
+    let mut number = |field: &str| {
+        let text = fields.get(field).filter(|text| !text.is_empty())?;
+        let parsed = text.parse().ok();
+        if parsed.is_none() {
+            spoilt.push(format!("{field} {text} is no number"));
+        }
+        parsed
+    };
     SourceState {
         partition,
         epoch: number("epoch"),
@@ -212,5 +222,6 @@ fn parse(partition: i32, fields: &HashMap<&str, String>) -> SourceState {
         last_record: text("last_record"),
         due: 0,
         outbox: 0,
+        spoilt,
     }
 }

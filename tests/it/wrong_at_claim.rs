@@ -26,6 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_rebuild_without_rules_goes_through_when_told,
         resumed_without_state_it_goes_on_at_the_committed_offset,
         state_flushed_under_a_running_worker_stops_the_partition,
+        a_state_that_a_hand_has_spoilt_stops_the_partition_and_is_named,
         deleted_offsets_stop_the_partition,
         deleted_offsets_are_resumed_from_the_state,
         offsets_committed_by_another_program_stop_the_partition,
@@ -145,9 +146,12 @@ impl<'a> Scene<'a> {
         Ok(self.stage.redis()?.del(self.keys()?)?)
     }
 
+    fn source_key(&self) -> String {
+        format!("{}source:{}/0", self.config.namespace, self.config.kafka.topic)
+    }
+
     fn source_field(&self, field: &str) -> anyhow::Result<String> {
-        let key = format!("{}source:{}/0", self.config.namespace, self.config.kafka.topic);
-        Ok(self.stage.redis()?.hget(key, field)?)
+        Ok(self.stage.redis()?.hget(self.source_key(), field)?)
     }
 
     /// A stopped partition says so in Redis too, where listings read it.
@@ -356,6 +360,18 @@ fn state_flushed_under_a_running_worker_stops_the_partition(stage: &Stage) -> an
     wait_until(PATIENCE, "the partition to be taken over", || worker.logs().contains("partition taken over"))?;
     scene.flush()?;
     expect_stopped(&worker, "state_loss", &["offset 10", "Redis holds no state"])
+}
+
+fn a_state_that_a_hand_has_spoilt_stops_the_partition_and_is_named(stage: &Stage) -> anyhow::Result<()> {
+    let scene = Scene::at_rest(stage)?;
+    for (field, spoilt) in [("next_offset", "ten"), ("watermark", "1e3"), ("generation", "-")] {
+        let before: Option<String> = stage.redis()?.hget(scene.source_key(), field)?;
+        stage.redis()?.hset::<_, _, _, ()>(scene.source_key(), field, spoilt)?;
+        scene.expect_stop("script", &[&format!("{field} {spoilt} is no number")])?;
+        stage.redis()?.hset::<_, _, _, ()>(scene.source_key(), field, before.unwrap_or_default())?;
+    }
+    scene.run_to_the_end()?;
+    Ok(())
 }
 
 // ---- state, no committed offset
