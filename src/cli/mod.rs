@@ -12,6 +12,7 @@ pub mod rule;
 pub mod run;
 mod sender;
 pub mod status;
+pub mod tail;
 mod text;
 
 use std::fmt::Write as _;
@@ -84,6 +85,8 @@ enum Command {
     Rule(rule::Args),
     /// List the candles of a symbol
     Candles(candles::Args),
+    /// Follow the notifications or the candles as they are sent
+    Tail(tail::Args),
     /// Show who owns each partition and what holds its time back
     Status(status::Args),
     /// Check or show the configuration
@@ -109,6 +112,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Generate(args) => generate::run(config, args).await,
         Command::Rule(args) => rule::run(config, args).await,
         Command::Candles(args) => candles::run(config, args).await,
+        Command::Tail(args) => tail::run(config, args).await,
         Command::Status(args) => status::run(config, args).await,
         Command::Config(args) => config::run(config, args).await,
     }

@@ -38,6 +38,7 @@ mod scripts;
 mod secrets;
 mod sentinel;
 mod simulation;
+mod tail;
 mod takeover;
 mod time;
 mod workers;
@@ -74,6 +75,7 @@ const MODULES: &[Module] = &[
     Module::Cases(secrets::cases),
     Module::Cases(sentinel::cases),
     Module::Cases(simulation::cases),
+    Module::Cases(tail::cases),
     Module::Cases(takeover::cases),
     Module::Cases(time::cases),
     Module::Cases(workers::cases),
