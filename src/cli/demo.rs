@@ -22,6 +22,9 @@ use crate::worker::supervisor;
 
 /// Flags of `demo`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch demo                                         # 200 ticks, rules, candles; ends by itself\n  \
+    tickwatch demo --keep                                  # stays up, with live ticks and the page")]
 pub struct Args {
     /// Print the counts as one JSON object and nothing else
     #[arg(long)]

@@ -15,6 +15,10 @@ use crate::store::sources::{self, SourceState};
 
 /// Show every source partition: owner, positions, lag, and what holds time back
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch status\n  \
+    watch -n 1 tickwatch status\n  \
+    tickwatch status --json | jq '.partitions[] | {partition, lag, owner: .state.owner}'")]
 pub struct Args {
     /// JSON instead of tables
     #[arg(long)]

@@ -12,6 +12,7 @@ mod common;
 
 mod bounds;
 mod browser;
+mod completions;
 mod compose;
 mod corpus;
 mod dashboard;
@@ -52,6 +53,7 @@ use harness::Module;
 const MODULES: &[Module] = &[
     Module::Cases(bounds::cases),
     Module::Cases(browser::cases),
+    Module::Cases(completions::cases),
     Module::Cases(compose::cases),
     Module::Cases(corpus::cases),
     Module::Cases(dashboard::cases),
