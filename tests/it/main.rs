@@ -29,6 +29,7 @@ mod listings;
 mod live_rules;
 mod market;
 mod operations;
+mod ops_files;
 mod oracle;
 mod redis_access;
 mod reports;
@@ -68,6 +69,7 @@ const MODULES: &[Module] = &[
     Module::Cases(listings::cases),
     Module::Cases(live_rules::cases),
     Module::Cases(operations::cases),
+    Module::Cases(ops_files::cases),
     Module::Cases(oracle::cases),
     Module::Cases(redis_access::cases),
     Module::Cases(reports::cases),
