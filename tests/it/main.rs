@@ -20,6 +20,7 @@ mod deaths;
 mod end_to_end;
 mod exactly_once;
 mod exchanges;
+mod first_steps;
 mod formats;
 mod harness;
 mod input;
@@ -62,6 +63,7 @@ const MODULES: &[Module] = &[
     Module::Cases(end_to_end::cases),
     Module::Cases(exactly_once::cases),
     Module::Cases(exchanges::cases),
+    Module::Cases(first_steps::cases),
     Module::Trials(formats::trials),
     Module::Cases(input::cases),
     Module::KafkaTrials(kafka::trials),
