@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
 
 use super::Cli;
 use super::text::print;
@@ -42,8 +43,26 @@ fn write_all(command: &clap::Command, dir: &Path) -> Result<()> {
     fs::write(&file, page(command.clone())?).with_context(|| format!("cannot write {}", file.display()))
 }
 
+/// What `--help` says, with the examples as they stand there: as running text they could not be copied.
 fn page(command: clap::Command) -> Result<Vec<u8>> {
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let has_commands = command.has_subcommands();
+    let man = Man::new(command);
     let mut page = Vec::new();
-    Man::new(command).render(&mut page)?;
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if has_commands {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let mut section = Roff::new();
+    section.control("SH", ["EXAMPLES"]).control("nf", []);
+    for line in examples.lines().filter(|line| *line != "Examples:") {
+        section.text([roman(line)]);
+    }
+    section.control("fi", []).to_writer(&mut page)?;
+    man.render_version_section(&mut page)?;
     Ok(page)
 }

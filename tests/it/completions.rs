@@ -84,9 +84,12 @@ fn every_command_has_a_manual_page(_: &Stage) -> anyhow::Result<()> {
     let root = page("tickwatch.1")?;
     for command in ["run", "tail", "rule", "candles", "status", "completions", "man"] {
         ensure!(root.contains(&format!("tickwatch\\-{command}(1)")), "{command} is not in\n{root}");
-        ensure!(page(&format!("tickwatch-{command}.1"))?.contains("Examples:"), "{command}");
+        ensure!(page(&format!("tickwatch-{command}.1"))?.contains("EXAMPLES"), "{command}");
     }
-    ensure!(page("tickwatch-rule-put.1")?.contains("tickwatch rule put"), "the page of rule put");
+    let put = page("tickwatch-rule-put.1")?;
+    let examples = put.split(".nf\n").nth(1).and_then(|rest| rest.split(".fi\n").next()).unwrap_or_default();
+    ensure!(examples.lines().all(|line| !line.starts_with('.')), "{examples}");
+    ensure!(examples.contains("tickwatch rule put BBCA level"), "{put}");
     let printed = program().arg("man").output()?;
     assert_eq!(String::from_utf8(printed.stdout)?, root);
     Ok(())
