@@ -107,15 +107,14 @@ fn follow(config: &Config, topic: &str, args: &Args, stop: &AtomicBool) -> Resul
         BufWriter::new(if readable { Box::new(AutoStream::auto(io::stdout())) } else { Box::new(io::stdout()) });
     let mut left = args.limit.unwrap_or(u64::MAX);
     while left > 0 && !stop.load(Ordering::Relaxed) {
-        let next = match follower.next(Duration::ZERO)? {
-            Some(message) => Some(message),
-            None => {
-                out.flush()?;
-                if is_nobody_there() {
-                    break;
-                }
-                follower.next(WAIT)?
+        let next = if let Some(message) = follower.next(Duration::ZERO)? {
+            Some(message)
+        } else {
+            out.flush()?;
+            if is_nobody_there() {
+                break;
             }
+            follower.next(WAIT)?
         };
         let Some(message) = next else { continue };
         let key = message.key().unwrap_or_default();

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
+use rdkafka::metadata::MetadataPartition;
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::client::{Asking, KafkaSetupError, asking_config};
@@ -94,7 +96,7 @@ impl Follower {
         let found = metadata.topics().iter().find(|found| found.name() == self.topic);
         let partitions = found.map_or(&[][..], |topic| topic.partitions());
         let mut new = TopicPartitionList::new();
-        for partition in partitions.iter().map(|partition| partition.id()) {
+        for partition in partitions.iter().map(MetadataPartition::id) {
             if self.known.contains(&partition) {
                 continue;
             }
@@ -106,7 +108,7 @@ impl Follower {
         }
         if new.count() > 0 {
             self.consumer.incremental_assign(&new)?;
-            self.known.extend(new.elements().iter().map(|element| element.partition()));
+            self.known.extend(new.elements().iter().map(TopicPartitionListElem::partition));
         }
         Ok(())
     }

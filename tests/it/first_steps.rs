@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 const README: &str = include_str!("../../README.md");
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Waits in a shell until so many owners share the two partitions. What a reader would do by looking again.
 fn until_owners(number: usize) -> String {

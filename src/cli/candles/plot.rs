@@ -88,16 +88,19 @@ pub(super) fn plot(symbol: &str, interval: Interval, candles: &[StoredCandle], s
             end_line(&mut text);
         }
     }
-    let mut below = |mark: &dyn Fn(&StoredCandle) -> char| {
-        let marks: String =
-            shown.iter().map(|candle| format!("{}{:gap$}", mark(candle), "", gap = pitch - 1)).collect();
+    let mut below = |mark: fn(&StoredCandle) -> char| {
+        let mut marks = String::new();
+        for candle in shown {
+            marks.push(mark(candle));
+            marks.extend(std::iter::repeat_n(' ', pitch - 1));
+        }
         if !marks.trim().is_empty() {
             write!(text, "{:axis$}  {marks}", "").unwrap_or_default();
             end_line(&mut text);
         }
     };
-    below(&direction);
-    below(&status);
+    below(direction);
+    below(status);
     text + &wrapped(&legend(shown, candles.len()), size.columns)
 }
 
