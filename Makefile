@@ -9,7 +9,7 @@ BENCH_PROFILE ?= bench
 
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-compose chaos bench bench-peers bench-keep bench-check bench-record peers build install install-browser fmt lint deny fuzz clean
+.PHONY: help demo test test-compose test-deb chaos bench bench-peers bench-keep bench-check bench-record peers build deb install install-browser install-ops fmt lint deny fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,15 @@ install: ## redis-server, Kafka's jars and a C toolchain, where missing
 
 install-browser: ## Chromium and its driver, with which tests look at the live page (CI: TW_TEST_BROWSER=1 make test)
 	@scripts/install.sh browser
+
+install-ops: ## promtool and more, with which tests check the files under ops/ (CI: TW_TEST_OPS=1 make test)
+	@scripts/install.sh ops
+
+deb: ## a Debian package: program, service, manual, completions, configuration; in target/debian
+	@scripts/deb.sh
+
+test-deb: deb ## that package installed here, looked at, removed and purged; as root
+	@scripts/test-deb.sh
 
 fmt: ## format the code
 	$(CARGO) fmt

@@ -7,6 +7,8 @@
 #   scripts/install.sh bench-check   also what `make bench-check` counts with: valgrind
 #   scripts/install.sh browser    also Chromium and its driver (about 400 MB), with which tests look at the live page;
 #                                 TW_TEST_BROWSER=1 asks for the same
+#   scripts/install.sh ops        also what checks the files under ops/: Prometheus' promtool, kubernetes-validate, and
+#                                 the shells whose completions are tried (about 300 MB); TW_TEST_OPS=1 asks for the same
 #
 # What cannot be installed is named with the next step. Only what the build itself needs is fatal: tests that
 # lack a part report themselves as skipped, with the reason.
@@ -103,6 +105,20 @@ esac
 if [ "${1:-}" = browser ] || [ "${TW_TEST_BROWSER:-}" = 1 ]; then
   need chromium "shows the live page to tests" chromium || true
   need chromedriver "steers chromium" chromium-driver || true
+fi
+
+if [ "${1:-}" = ops ] || [ "${TW_TEST_OPS:-}" = 1 ]; then
+  need promtool "checks alerts" prometheus || true # Debian starts the server with it: systemctl disable --now prometheus
+  need zsh "tries its completions" zsh || true
+  need fish "tries its completions" fish || true
+  need lintian "checks the Debian package" lintian || true
+  validator=.cache/kubernetes-validate
+  if [ ! -x "$validator/bin/kubernetes-validate" ]; then
+    python3 -c 'import ensurepip' 2>/dev/null || { can_install && apt python3-venv; } || true
+    # In an environment of its own: Debian's Python takes no packages from elsewhere.
+    { python3 -m venv "$validator" && "$validator/bin/pip" install -q --disable-pip-version-check kubernetes-validate </dev/null; } >&2 ||
+      say "could not install kubernetes-validate (checks ops/kubernetes)"
+  fi
 fi
 
 if [ "$missing_for_build" = 1 ]; then

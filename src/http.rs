@@ -20,6 +20,8 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::telemetry::events;
+
 /// How often metrics are tidied where nobody scrapes them; histograms would grow otherwise.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -201,11 +203,12 @@ async fn tidy(metrics: PrometheusHandle) {
 pub fn routes(health: Health, metrics: PrometheusHandle) -> Router {
     Router::new()
         .route("/healthz", get(async || "alive\n"))
-        .route("/readyz", get(readyz).with_state(health))
-        .route("/metrics", get(render).with_state(metrics))
+        .route("/readyz", get(readyz).with_state(health.clone()))
+        .route("/metrics", get(render).with_state((health, metrics)))
 }
 
-async fn render(State(metrics): State<PrometheusHandle>) -> Response {
+async fn render(State((health, metrics)): State<(Health, PrometheusHandle)>) -> Response {
+    events::ready(health.reasons_against().is_empty());
     ([(CONTENT_TYPE, METRICS_TYPE)], metrics.render()).into_response()
 }
 

@@ -1,11 +1,14 @@
 //! `tickwatch candles`: the candles of a symbol as they stand in Redis.
 
+mod plot;
+
 use anyhow::{Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::text::{now, number, parse_duration, parse_time, print, print_json, table, utc};
+use self::plot::Size;
+use super::text::{now, number, parse_duration, parse_time, print, print_coloured, print_json, table, utc};
 use crate::config::Config;
 use crate::domain::Interval;
 use crate::store::candles::{self, Found, Range, StoredCandle};
@@ -17,12 +20,16 @@ const DEFAULT_LAST: usize = 20;
 
 /// Show the candles of a symbol, open ones too
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch candles BBCA 1m                              # the newest 20\n  \
+    tickwatch candles BBCA 1m --plot                       # as a chart, as many as fit\n  \
+    tickwatch candles BTC/USDT 1h --from 2d --json         # all of the last two days")]
 pub struct Args {
     /// Symbol, as in the ticks
     symbol: String,
     /// Interval, such as 1s, 1m or 1w
     interval: Interval,
-    /// At most so many, the newest [default: 20, or all from --from on]
+    /// At most so many, the newest [default: 20, with --plot what fits, or all from --from on]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     last: Option<u32>,
     /// From this time on: 2026-12-31T00:00:00Z, 2026-12-31, or so long ago: 2h
@@ -31,6 +38,9 @@ pub struct Args {
     /// Before this time
     #[arg(long, value_name = "TIME", value_parser = parse_past)]
     to: Option<i64>,
+    /// A chart of box characters, as wide as the terminal
+    #[arg(long, conflicts_with = "json")]
+    plot: bool,
     /// JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -51,7 +61,12 @@ pub async fn run(config: Config, args: Args) -> Result<()> {
         bail!("--from {} is not before --to {}", utc(from), utc(to));
     }
     let mut conn = connect(&config.redis).await?;
-    let unless_told = if args.from.is_some() { candles::MAX_WINDOWS } else { DEFAULT_LAST };
+    let screen = Size::of_stdout();
+    let unless_told = match args.from {
+        Some(_) => candles::MAX_WINDOWS,
+        None if args.plot => screen.candles(),
+        None => DEFAULT_LAST,
+    };
     let range = Range { from: args.from, to: args.to, last: args.last.map_or(unless_told, |n| n as usize) };
     let keys = Keys::new(config.namespace.clone());
     let found = candles::read(&mut conn, &keys, &args.symbol, args.interval, range).await?;
@@ -65,6 +80,9 @@ pub async fn run(config: Config, args: Args) -> Result<()> {
     }
     if found.candles.is_empty() {
         return print(&nothing_found(&config, &args, &found));
+    }
+    if args.plot {
+        return print_coloured(&plot::plot(&args.symbol, args.interval, &found.candles, screen));
     }
     print(&text_of(&found.candles))
 }

@@ -12,6 +12,10 @@ use crate::worker::supervisor::scripts_of;
 
 /// Arguments of `config`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch config check                                 # everything that `run` would check\n  \
+    tickwatch config show                                  # what is in force\n  \
+    tickwatch config presets                               # formats of exchanges")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -20,14 +24,23 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// Check every setting, then that Redis and Kafka are there and fit
+    #[command(after_help = "Examples:\n  \
+    tickwatch config check\n  \
+    tickwatch config check --offline --config tickwatch.toml # needs neither Redis nor Kafka")]
     Check {
         /// Check the settings only
         #[arg(long)]
         offline: bool,
     },
     /// Print the settings in force, as TOML, without secrets
+    #[command(after_help = "Examples:\n  \
+    tickwatch config show\n  \
+    TICKWATCH_CANDLES__INTERVALS=1s,1h tickwatch config show")]
     Show,
     /// List the payload formats that [input] format knows
+    #[command(after_help = "Examples:\n  \
+    tickwatch config presets\n  \
+    tickwatch config presets --json | jq -r '.[].name'")]
     Presets {
         /// As JSON
         #[arg(long)]

@@ -22,6 +22,9 @@ use crate::worker::supervisor;
 
 /// Flags of `demo`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch demo                                         # 200 ticks, rules, candles; ends by itself\n  \
+    tickwatch demo --keep                                  # stays up, with live ticks and the page")]
 pub struct Args {
     /// Print the counts as one JSON object and nothing else
     #[arg(long)]
@@ -161,10 +164,13 @@ async fn keep_up(mut config: Config, redis: &Redis, broker: &AnyBroker) -> anyho
     };
     println!(
         "\nHeld open, with a worker and live ticks. See it live: http://{}/\n\
-         Redis: redis-cli -u {}   Kafka: {}   Ctrl-C ends it.",
+         Redis: redis-cli -u {redis}   Kafka: {brokers}   Ctrl-C ends it.\n\
+         For tickwatch in another terminal:\n  \
+         export TICKWATCH_REDIS__URL={redis} TICKWATCH_KAFKA__BROKERS={brokers} TICKWATCH_KAFKA__GROUP={}",
         server.address(),
-        redis.url(),
-        broker.brokers()
+        config.kafka.group,
+        redis = redis.url(),
+        brokers = broker.brokers(),
     );
     let dashboard = Dashboard::start(&config, "tickwatch demo");
     let (stop, stopped) = watch::channel(false);

@@ -24,6 +24,9 @@ const BURST: u64 = 100;
 
 /// Arguments of `generate`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch generate --rate 200 --seconds 60             # 200 ticks a second for a minute\n  \
+    tickwatch generate --rate 0 --symbols 1000             # as fast as Kafka takes them")]
 pub struct Args {
     /// Ticks a second; 0: as fast as Kafka takes them
     #[arg(long, default_value_t = 1_000, value_name = "N")]

@@ -3,15 +3,18 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
 
 pub mod candles;
+pub mod completions;
 pub mod config;
 pub mod dashboard;
 pub mod demo;
 pub mod generate;
+pub mod man;
 pub mod produce;
 pub mod rule;
 pub mod run;
 mod sender;
 pub mod status;
+pub mod tail;
 mod text;
 
 use std::fmt::Write as _;
@@ -31,6 +34,15 @@ const USAGE: u8 = 2;
 /// Price alerts and candles on Kafka and Redis.
 #[derive(Debug, Parser)]
 #[command(name = "tickwatch", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Examples:\n  \
+    tickwatch demo                                         # see it work, on servers of its own\n  \
+    tickwatch config check                                 # settings, Redis, Kafka, topics\n  \
+    tickwatch run                                          # a worker; start as many as you like\n  \
+    tickwatch rule put BBCA edge '>=' 9500 --id alice-1\n  \
+    tickwatch tail notifications\n  \
+    tickwatch candles BBCA 1m --plot\n  \
+    tickwatch status\n\n\
+    `tickwatch COMMAND --help` has examples of each.")]
 pub struct Cli {
     #[command(flatten)]
     global: Global,
@@ -84,10 +96,16 @@ enum Command {
     Rule(rule::Args),
     /// List the candles of a symbol
     Candles(candles::Args),
+    /// Follow the notifications or the candles as they are sent
+    Tail(tail::Args),
     /// Show who owns each partition and what holds its time back
     Status(status::Args),
     /// Check or show the configuration
     Config(config::Args),
+    /// Print what a shell completes commands and flags with
+    Completions(completions::Args),
+    /// Print the manual page, or write one for every command
+    Man(man::Args),
 }
 
 /// A mistake in how a command was called that clap cannot see, with what to write instead.
@@ -100,17 +118,20 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     let Global { config, namespace, redis, brokers, group, topic, log_format, verbose } = cli.global;
     telemetry::start_log(log_format, verbose)?;
     let overrides = Overrides { namespace, redis, brokers, group, topic };
-    let config = load(config.as_deref(), &overrides)?;
+    let load = || load(config.as_deref(), &overrides);
     match cli.command {
-        Command::Run(args) => run::run(config, args).await,
-        Command::Dashboard(args) => dashboard::run(config, args).await,
-        Command::Demo(args) => demo::run(config, args).await,
-        Command::Produce(args) => produce::run(config, args).await,
-        Command::Generate(args) => generate::run(config, args).await,
-        Command::Rule(args) => rule::run(config, args).await,
-        Command::Candles(args) => candles::run(config, args).await,
-        Command::Status(args) => status::run(config, args).await,
-        Command::Config(args) => config::run(config, args).await,
+        Command::Run(args) => run::run(load()?, args).await,
+        Command::Dashboard(args) => dashboard::run(load()?, args).await,
+        Command::Demo(args) => demo::run(load()?, args).await,
+        Command::Produce(args) => produce::run(load()?, args).await,
+        Command::Generate(args) => generate::run(load()?, args).await,
+        Command::Rule(args) => rule::run(load()?, args).await,
+        Command::Candles(args) => candles::run(load()?, args).await,
+        Command::Tail(args) => tail::run(load()?, args).await,
+        Command::Status(args) => status::run(load()?, args).await,
+        Command::Config(args) => config::run(load()?, args).await,
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
     }
 }
 
@@ -173,6 +194,52 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// A command line in words, as a shell reads it.
+    fn words(line: &str) -> Vec<String> {
+        let in_quotes = line.split('\'').enumerate();
+        let parts = in_quotes.flat_map(|(number, part)| match number % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![format!("'{part}")],
+        });
+        parts.take_while(|word| word != "#").collect()
+    }
+
+    /// The examples of a help, what is ours of each.
+    fn examples(help: &str) -> Vec<Vec<String>> {
+        let ours = |line: &str| {
+            let words = words(line);
+            let parts = words.split(|word| word == "|" || word == ">").map(|part| {
+                part.iter()
+                    .skip_while(|word| *word != "tickwatch")
+                    .map(|word| word.trim_start_matches('\'').to_owned())
+            });
+            parts.map(Iterator::collect).filter(|part: &Vec<String>| !part.is_empty()).collect::<Vec<_>>()
+        };
+        let lines = help.lines().skip_while(|line| *line != "Examples:").skip(1);
+        lines.take_while(|line| line.starts_with("  ")).flat_map(ours).collect()
+    }
+
+    fn all_commands(command: &clap::Command) -> Vec<&clap::Command> {
+        let below = command.get_subcommands().filter(|below| below.get_name() != "help").flat_map(all_commands);
+        std::iter::once(command).chain(below).collect()
+    }
+
+    #[test]
+    fn every_command_has_examples_and_understands_them() {
+        let mut root = Cli::command();
+        root.build();
+        for command in all_commands(&root) {
+            let name = command.get_display_name().unwrap_or_default();
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples = examples(&help);
+            assert!(!examples.is_empty(), "{name} has no examples");
+            for example in examples {
+                let understood = Cli::try_parse_from(&example);
+                assert!(understood.is_ok(), "{name}: {example:?}: {}", understood.unwrap_err());
+            }
+        }
     }
 
     #[test]

@@ -15,6 +15,9 @@ const SYMBOL: &str = "/symbol";
 
 /// Arguments of `produce`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch produce ticks.jsonl\n  \
+    zcat ticks.jsonl.gz | tickwatch produce -")]
 pub struct Args {
     /// File of JSON records, one a line; - is standard input
     #[arg(value_name = "FILE")]

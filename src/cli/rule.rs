@@ -21,6 +21,11 @@ use file::Format;
 
 /// Add, change, remove and list rules; workers see a change at the next tick
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch rule put BBCA edge '>=' 9500 --id alice-1\n  \
+    tickwatch rule list BBCA\n  \
+    tickwatch rule rm BBCA alice-1\n  \
+    tickwatch rule export > rules.jsonl                    # the backup; `rule apply` takes it back")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -31,6 +36,8 @@ enum Command {
     /// Add a rule, or change the one that has this id
     Put(PutArgs),
     /// Remove a rule
+    #[command(after_help = "Examples:\n  \
+    tickwatch rule rm BBCA alice-1")]
     Rm {
         /// Symbol, as in the ticks
         symbol: String,
@@ -38,6 +45,9 @@ enum Command {
         id: String,
     },
     /// List rules, and what stands among them that no worker will fire
+    #[command(after_help = "Examples:\n  \
+    tickwatch rule list\n  \
+    tickwatch rule list BBCA --json")]
     List {
         /// Only this symbol's
         symbol: Option<String>,
@@ -48,6 +58,9 @@ enum Command {
     /// Write a file of rules: all of it, or nothing if a line is wrong
     Apply(apply::ApplyArgs),
     /// Print rules as a file that `apply` takes back
+    #[command(after_help = "Examples:\n  \
+    tickwatch rule export > rules.jsonl\n  \
+    tickwatch rule export BBCA --format csv")]
     Export {
         /// Only this symbol's
         symbol: Option<String>,
@@ -58,6 +71,10 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch rule put BBCA edge '>=' 9500 --id alice-1 --once --note 'sell half'\n  \
+    tickwatch rule put BBCA level '<' 9000 --id alice-2 --cooldown 5m --expires 30d\n  \
+    tickwatch rule put CL=F edge '<' -5 --id oil")]
 struct PutArgs {
     /// Symbol, as in the ticks
     symbol: String,

@@ -15,10 +15,12 @@ use crate::worker::supervisor;
 
 /// Flags of `run`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Stop it with SIGTERM or Ctrl-C: it finishes what is in flight, commits, and leaves the group.\n\
-    Start as many as you like: each takes its share of the partitions."
-)]
+#[command(after_help = "Examples:\n  \
+    tickwatch run                                          # with ./tickwatch.toml\n  \
+    tickwatch run --config /etc/tickwatch/tickwatch.toml --log-format json\n  \
+    tickwatch run --until-end                              # what is there now, then a summary\n\n\
+    Stop it with SIGTERM or Ctrl-C: it finishes what is in flight, commits, and leaves the group.\n\
+    Start as many as you like: each takes its share of the partitions.")]
 pub(super) struct Args {
     /// Process what is in the source topic now, close every window, deliver everything, then end
     #[arg(long)]

@@ -15,6 +15,10 @@ use crate::store::sources::{self, SourceState};
 
 /// Show every source partition: owner, positions, lag, and what holds time back
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch status\n  \
+    watch -n 1 tickwatch status\n  \
+    tickwatch status --json | jq '.partitions[] | {partition, lag, owner: .state.owner}'")]
 pub struct Args {
     /// JSON instead of tables
     #[arg(long)]
@@ -171,8 +175,8 @@ impl PartitionStatus {
         };
         let since = state.since.map(|since| format!(" for {}", roughly((now - since).max(0)))).unwrap_or_default();
         let reason = state.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let spoilt = state.spoilt.iter().map(|spoilt| format!("; {spoilt}")).collect::<String>();
-        format!("{word}{since}{reason}{spoilt}")
+        let said = format!("{word}{since}{reason}");
+        [&[said], state.spoilt.as_slice()].concat().join("; ")
     }
 }
 

@@ -3,11 +3,18 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use anstream::AutoStream;
+use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+
+/// Of a price that rose, or is above something.
+pub(super) const RISING: Style = AnsiColor::Green.on_default();
+/// Of a price that fell, or is below something.
+pub(super) const FALLING: Style = AnsiColor::Red.on_default();
 
 /// An empty table with a header; as wide as the terminal, or as its content in a pipe.
 pub(super) fn table(header: &[&str]) -> Table {
@@ -87,7 +94,15 @@ pub(super) fn now() -> i64 {
 
 /// Prints to standard output. A reader that has seen enough (`| head`) is no error.
 pub(super) fn print(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
+    print_to(io::stdout().lock(), text)
+}
+
+/// [`print`], with colours where standard output shows them: on a terminal, unless `NO_COLOR` is set.
+pub(super) fn print_coloured(text: &str) -> Result<()> {
+    print_to(AutoStream::auto(io::stdout()).lock(), text)
+}
+
+fn print_to(mut out: impl Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("writing to standard output"),

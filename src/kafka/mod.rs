@@ -11,6 +11,7 @@
 //! | [`progress`] | how far the group is, for `tickwatch status` |
 //! | [`onlooker`] | end offsets and members, asked again and again for the page |
 //! | [`tail`] | the newest records of a topic, for the page |
+//! | [`follow`] | a topic record by record, for `tickwatch tail` |
 //! | [`sink`] | outputs, at least once |
 //! | [`transaction`] | outputs and the source offset in one transaction |
 //! | [`outputs`] | a whole topic, as its readers see it |
@@ -22,6 +23,7 @@
 pub mod client;
 pub mod committer;
 pub mod ends;
+pub mod follow;
 mod membership;
 pub mod onlooker;
 pub mod outputs;

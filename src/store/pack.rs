@@ -46,10 +46,18 @@ impl Packer {
             let interval = intervals.iter().position(|i| *i == partial.interval);
             self.window(interval.expect("a batch is built for the configured intervals"), partial);
         }
-        ticks.iter().for_each(|tick| self.number(tick.price.to_f64()));
-        ticks.iter().for_each(|tick| self.number(tick.ts as f64));
-        ticks.iter().for_each(|tick| self.small((tick.offset.0 - from.0) as u32));
-        ticks.iter().for_each(|tick| self.small(tick.index));
+        for tick in ticks {
+            self.number(tick.price.to_f64());
+        }
+        for tick in ticks {
+            self.number(tick.ts as f64);
+        }
+        for tick in ticks {
+            self.small((tick.offset.0 - from.0) as u32);
+        }
+        for tick in ticks {
+            self.small(tick.index);
+        }
         &self.buffer
     }
 

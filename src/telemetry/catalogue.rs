@@ -32,6 +32,7 @@ pub(super) const APPLY_SECONDS: &str = "tickwatch_apply_duration_seconds";
 pub(super) const BATCH_TICKS: &str = "tickwatch_batch_ticks";
 pub(super) const DELIVERY_SECONDS: &str = "tickwatch_delivery_duration_seconds";
 
+pub(super) const READY: &str = "tickwatch_ready";
 pub(super) const PARTITIONS_OWNED: &str = "tickwatch_partitions_owned";
 pub(super) const LAG: &str = "tickwatch_lag_records";
 pub(super) const WATERMARK_LAG: &str = "tickwatch_watermark_lag_seconds";
@@ -100,6 +101,7 @@ pub(super) fn describe() {
         Unit::Seconds,
         "Time from a batch's reply from Redis to the acknowledgement of its last output."
     );
+    describe_gauge!(READY, "1 if this worker does its work, 0 if /readyz has a reason against it.");
     describe_gauge!(PARTITIONS_OWNED, "Partitions this worker owns.");
     describe_gauge!(LAG, "Records between the state position and the end of the partition.");
     describe_gauge!(WATERMARK_LAG, Unit::Seconds, "How far the watermark is behind the clock.");
@@ -149,12 +151,101 @@ pub(super) fn start_at_zero() {
     for name in [APPLY_SECONDS, BATCH_TICKS, DELIVERY_SECONDS] {
         let _registered = histogram!(name);
     }
+    gauge!(READY).set(0.0);
     gauge!(PARTITIONS_OWNED).set(0.0);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::domain::SourcePartition;
+    use crate::telemetry::PartitionMetrics;
+
+    /// What operators put into their Prometheus and Grafana.
+    const OPERATORS_FILES: [(&str, &str); 3] = [
+        ("grafana/tickwatch.json", include_str!("../../ops/grafana/tickwatch.json")),
+        ("prometheus/alerts.yml", include_str!("../../ops/prometheus/alerts.yml")),
+        ("prometheus/alerts_test.yml", include_str!("../../ops/prometheus/alerts_test.yml")),
+    ];
+    /// Labels that Prometheus adds, and its own of histograms.
+    const LABELS_OF_OTHERS: [&str; 3] = ["job", "instance", "le"];
+
+    /// `/metrics` of a worker that owns a partition.
+    fn page() -> String {
+        let recorder = recorder();
+        let handle = recorder.handle();
+        let partition = SourcePartition { topic: "t".into(), partition: 0 };
+        metrics::with_local_recorder(&recorder, || {
+            describe();
+            start_at_zero();
+            let of_partition = PartitionMetrics::new(&partition);
+            of_partition.applied(1, std::time::Duration::ZERO);
+            of_partition.batch_delivered(std::time::Duration::ZERO);
+        });
+        handle.render()
+    }
+
+    /// The names of all series of a page.
+    fn series(page: &str) -> BTreeSet<&str> {
+        let samples = page.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        samples.filter_map(|line| line.split(['{', ' ']).next()).collect()
+    }
+
+    /// Every `tickwatch_…` of a text, with what is behind it.
+    fn mentioned(text: &str) -> impl Iterator<Item = (&str, &str)> {
+        text.match_indices("tickwatch_").map(|(at, _)| {
+            let rest = &text[at..];
+            rest.split_at(rest.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(rest.len()))
+        })
+    }
+
+    /// The labels and values that a selector, which may be in a JSON text, asks for by equality or as alternatives.
+    fn wanted(selector: &str) -> Vec<(String, String)> {
+        let Some(inside) = selector.strip_prefix('{').and_then(|rest| rest.split('}').next()) else {
+            return Vec::new();
+        };
+        let plain = inside.replace('\\', "");
+        let matchers = plain.split(", ").filter_map(|matcher| {
+            let (label, value) = matcher.split_once('=')?;
+            Some((label.trim_end_matches('!').to_owned(), value.trim_matches(['~', '"']).to_owned()))
+        });
+        let ours = matchers.filter(|(label, value)| !LABELS_OF_OTHERS.contains(&&**label) && !value.contains('$'));
+        let each = ours.flat_map(|(label, value)| {
+            value.split('|').map(|value| (label.clone(), value.to_owned())).collect::<Vec<_>>()
+        });
+        each.filter(|(label, _)| label != "partition").collect()
+    }
+
+    #[test]
+    fn what_operators_files_name_is_exported_by_that_name() {
+        let page = page();
+        let series = series(&page);
+        for (file, text) in OPERATORS_FILES {
+            assert!(mentioned(text).count() > 0, "{file} names no metric");
+            for (name, behind) in mentioned(text) {
+                assert!(series.contains(name), "{file} names {name}, which no worker exports");
+                for (label, value) in wanted(behind) {
+                    let wanted = format!("{label}=\"{value}\"");
+                    let found = page.lines().any(|line| line.starts_with(name) && line.contains(&wanted));
+                    assert!(found, "{file} asks for {name} with {wanted}, which no worker exports");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_metric_is_on_the_dashboard() {
+        let (_, dashboard) = OPERATORS_FILES[0];
+        let shown: BTreeSet<&str> = mentioned(dashboard).map(|(name, _)| name).collect();
+        let page = page();
+        for name in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+            let suffixes = ["", "_bucket", "_sum", "_count"];
+            let found = suffixes.iter().any(|suffix| shown.contains(&*format!("{name}{suffix}")));
+            assert!(found, "{name} is not on the dashboard");
+        }
+    }
 
     #[test]
     fn every_counter_is_described_and_there_at_zero() {

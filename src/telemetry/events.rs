@@ -288,6 +288,11 @@ pub fn lost_candles(partition: &SourcePartition, keys: &[String]) {
     throttled!(error, %partition, count = keys.len(), first = keys.first(), "due windows without a candle; nothing is sent for them");
 }
 
+/// Whether nothing is against this worker's being ready.
+pub fn ready(ready: bool) {
+    gauge!(catalogue::READY).set(f64::from(u8::from(ready)));
+}
+
 /// This worker owns `count` partitions now.
 pub fn partitions_owned(count: usize) {
     gauge!(catalogue::PARTITIONS_OWNED).set(count as f64);

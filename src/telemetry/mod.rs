@@ -49,7 +49,9 @@ pub fn start_log(format: LogFormat, verbosity: u8) -> Result<(), TelemetryError>
         LogFormat::Text => lines.with_ansi(stderr().is_terminal()).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),
     };
-    tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().map_err(|_| TelemetryError::Twice)
+    // The filter is a layer of its own. As a filter of `lines` alone it remembers its last verdict by thread: after a
+    // line of librdkafka's that was not wanted, the next one of ours on that thread was lost.
+    tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| TelemetryError::Twice)
 }
 
 /// Starts counting, every metric at zero; the handle renders `/metrics`. Before any metric is touched.

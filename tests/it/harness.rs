@@ -5,12 +5,14 @@ mod certificates;
 mod kafka;
 mod run;
 mod stage;
+mod terminal;
 
 pub(crate) use certificates::Certificates;
 #[allow(unused_imports)] // for every module; not all use each
 pub(crate) use kafka::{Isolation, Message, Record, consume_all, create_topic, produce};
 pub(crate) use run::{Case, Module, Needs, USERS, run, skip};
 pub(crate) use stage::{Stage, private_redis};
+pub(crate) use terminal::Terminal;
 
 #[allow(unused_imports)] // for every module; not all use each
 pub(crate) use crate::common::worker::{PROGRAM, Worker, free_address, process_of, program};

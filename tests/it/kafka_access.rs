@@ -11,6 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
         at_least_once_over_scram_with_the_documented_rights,
         exactly_once_over_plain_with_the_documented_rights_and_a_password_file,
         a_right_that_is_missing_on_an_output_topic_stops_its_partition,
+        tail_needs_to_read_its_topic_and_no_group,
         who_is_not_let_in_is_told_the_next_step,
     )
 }
@@ -84,6 +85,32 @@ fn a_right_that_is_missing_on_an_output_topic_stops_its_partition(stage: &Stage)
         .collect();
     grant(stage, &some)?;
     stops(&format!("topic {without} refuses"))
+}
+
+fn tail_needs_to_read_its_topic_and_no_group(stage: &Stage) -> anyhow::Result<()> {
+    let mut config = stage.config();
+    let (user, password) = USERS[1];
+    let notifications = config.output.notifications.clone();
+    for topic in [&notifications, &config.output.candles] {
+        stage.create_topic(topic, 1)?;
+        stage.produce(topic, [("BBCA", "a record")])?;
+    }
+    let principal = format!("User:{user}");
+    let right = ["--add", "--allow-principal", &principal, "--operation", "Read", "--topic", &notifications];
+    grant(stage, &right.map(str::to_owned))?;
+    log_in(stage, &mut config, "SCRAM-SHA-512", user);
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), toml::to_string(&config)?)?;
+    let tail = |output: &str| {
+        let mut command = program();
+        command.arg("--config").arg(file.path()).args(["tail", output, "--from-start", "--limit", "1"]);
+        command.env(PASSWORD, password).output()
+    };
+    let read = tail("notifications")?;
+    assert_eq!(String::from_utf8(read.stdout)?, "a record\n", "{}", String::from_utf8_lossy(&read.stderr));
+    let refused = String::from_utf8(tail("candles")?.stderr)?;
+    ensure!(refused.contains(&config.output.candles) && refused.contains("kafka-acls.sh --list"), "{refused}");
+    Ok(())
 }
 
 fn who_is_not_let_in_is_told_the_next_step(stage: &Stage) -> anyhow::Result<()> {

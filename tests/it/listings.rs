@@ -8,7 +8,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use redis::Commands as _;
 use serde_json::{Value, json};
 
-use crate::harness::{Case, Message, Needs, PROGRAM, Stage, cases};
+use crate::harness::{Case, Message, Needs, PROGRAM, Stage, Terminal, cases, program};
 
 /// 2026-12-31T00:00:00Z, ms.
 const MIDNIGHT: i64 = 1_798_675_200_000;
@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         candles_are_the_newest_ones_in_order_over_gaps,
         candles_of_a_range_are_those_that_start_in_it,
         candles_that_are_not_there_say_why,
+        a_plot_is_as_wide_as_the_terminal_and_marks_what_is_open,
         status_without_kafka_tells_the_rest_and_never_the_token,
         without_redis_the_error_names_it,
     );
@@ -107,6 +108,29 @@ fn candles_that_are_not_there_say_why(stage: &Stage) -> anyhow::Result<()> {
     write_candles(stage)?;
     let text = succeeded(&tickwatch(stage, &["candles", "BBCA", "5m"])?)?;
     assert!(text.contains("Add \"5m\" to [candles] intervals"), "{text}");
+    Ok(())
+}
+
+fn a_plot_is_as_wide_as_the_terminal_and_marks_what_is_open(stage: &Stage) -> anyhow::Result<()> {
+    write_candles(stage)?;
+    let plot = ["candles", "BBCA", "1m", "--plot", "--redis", stage.redis_url(), "--namespace", stage.namespace()];
+    let piped = succeeded(&program().args(plot).output()?)?;
+    ensure!(!piped.contains('\x1b'), "{piped:?}");
+    for told in ["newest: open 9500", "00:00", "2026-12-31", "○ still open", "◆ revised", "no tick, no candle"]
+    {
+        ensure!(piped.contains(told), "{told} is not in\n{piped}");
+    }
+    let terminal = Terminal::open(34, 20)?;
+    let mut command = program();
+    terminal.show(&mut command)?;
+    let mut child = command.args(plot).env_remove("NO_COLOR").spawn()?;
+    drop(command);
+    let shown = terminal.read_to_end().join().map_err(|_| anyhow::anyhow!("the terminal could not be read"))?;
+    ensure!(child.wait()?.success());
+    ensure!(shown.contains("\x1b[32m"), "{shown:?}");
+    let plain = anstream::adapter::strip_str(&shown).to_string();
+    ensure!(plain.lines().all(|line| line.chars().count() <= 34), "{plain}");
+    ensure!(plain.contains("○ still open"), "{plain}");
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod common;
 
 mod bounds;
 mod browser;
+mod completions;
 mod compose;
 mod corpus;
 mod dashboard;
@@ -19,6 +20,7 @@ mod deaths;
 mod end_to_end;
 mod exactly_once;
 mod exchanges;
+mod first_steps;
 mod formats;
 mod harness;
 mod input;
@@ -28,6 +30,7 @@ mod listings;
 mod live_rules;
 mod market;
 mod operations;
+mod ops_files;
 mod oracle;
 mod redis_access;
 mod reports;
@@ -38,6 +41,7 @@ mod scripts;
 mod secrets;
 mod sentinel;
 mod simulation;
+mod tail;
 mod takeover;
 mod time;
 mod workers;
@@ -51,6 +55,7 @@ use harness::Module;
 const MODULES: &[Module] = &[
     Module::Cases(bounds::cases),
     Module::Cases(browser::cases),
+    Module::Cases(completions::cases),
     Module::Cases(compose::cases),
     Module::Cases(corpus::cases),
     Module::Cases(dashboard::cases),
@@ -58,6 +63,7 @@ const MODULES: &[Module] = &[
     Module::Cases(end_to_end::cases),
     Module::Cases(exactly_once::cases),
     Module::Cases(exchanges::cases),
+    Module::Cases(first_steps::cases),
     Module::Trials(formats::trials),
     Module::Cases(input::cases),
     Module::KafkaTrials(kafka::trials),
@@ -65,6 +71,7 @@ const MODULES: &[Module] = &[
     Module::Cases(listings::cases),
     Module::Cases(live_rules::cases),
     Module::Cases(operations::cases),
+    Module::Cases(ops_files::cases),
     Module::Cases(oracle::cases),
     Module::Cases(redis_access::cases),
     Module::Cases(reports::cases),
@@ -74,6 +81,7 @@ const MODULES: &[Module] = &[
     Module::Cases(secrets::cases),
     Module::Cases(sentinel::cases),
     Module::Cases(simulation::cases),
+    Module::Cases(tail::cases),
     Module::Cases(takeover::cases),
     Module::Cases(time::cases),
     Module::Cases(workers::cases),

@@ -253,6 +253,7 @@ fn health_readiness_and_metrics_tell_of_a_worker_at_work(stage: &Stage) -> anyho
 
     let partition = format!("topic=\"{}\",partition=\"0\"", config.kafka.topic);
     let samples = [
+        ("tickwatch_ready", "1"),
         ("tickwatch_ticks_total", "10"),
         ("tickwatch_notifications_total", "5"),
         ("tickwatch_dead_letters_total", "1"),

@@ -17,6 +17,10 @@ use crate::store::rules::{self, Listing, Rule};
 const SHOWN: usize = 20;
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tickwatch rule apply rules.csv --dry-run               # say what would change\n  \
+    tickwatch rule apply rules.jsonl --replace\n  \
+    tickwatch rule export --redis redis://old:6379 | tickwatch rule apply - --format jsonl")]
 pub(super) struct ApplyArgs {
     /// File of rules: .jsonl, .csv or .toml; - reads standard input
     file: PathBuf,
