@@ -146,10 +146,20 @@ pub fn check(kafka: &KafkaConfig) -> Result<(), KafkaSetupError> {
     Ok(())
 }
 
+/// Where the brokers are. Clients tell at least what is of interest, whatever the log shows: why a broker is away is
+/// read out of those lines.
+fn of_any_client(kafka: &KafkaConfig) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
+        config.set_log_level(RDKafkaLogLevel::Info);
+    }
+    config.set("bootstrap.servers", &kafka.brokers);
+    config
+}
+
 /// For a client that only asks: how every client reaches the brokers, and nothing else.
 pub(super) fn asking_config(kafka: &KafkaConfig) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", &kafka.brokers);
+    let mut config = of_any_client(kafka);
     for (key, value) in kafka.client.iter() {
         config.set(key, &value.0);
     }
@@ -163,8 +173,7 @@ fn layered(
     own: &PassedThrough,
     fixed: &'static [(&str, &str)],
 ) -> Result<ClientConfig, KafkaSetupError> {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", &kafka.brokers);
+    let mut config = of_any_client(kafka);
     for (key, value) in defaults {
         config.set(*key, *value);
     }
