@@ -1,7 +1,7 @@
 //! The records of one partition from one position on, handed from the poll thread to the partition's task.
 //!
 //! Each positioning has a channel of its own, so nothing read for an earlier position can come out of it. The
-//! channel itself is unbounded; [`Backlog`] counts what is in it, and the poll thread pauses the partition.
+//! channel itself is unbounded; `Backlog` counts what is in it, and the poll thread pauses the partition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
