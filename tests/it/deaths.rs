@@ -53,8 +53,8 @@ deaths! {
     records_are_read_exactly_once: ExactlyOnce, Load, "records_read", 3;
     a_batch_is_applied: AtLeastOnce, Load, "applied", 5;
     a_batch_is_applied_exactly_once: ExactlyOnce, Load, "applied", 1;
-    windows_are_closed: AtLeastOnce, Load, "closed", 3;
-    windows_are_closed_exactly_once: ExactlyOnce, Load, "closed", 4;
+    windows_are_closed: AtLeastOnce, Silence, "closed", 1;
+    windows_are_closed_exactly_once: ExactlyOnce, Silence, "closed", 2;
     time_has_passed_in_silence: AtLeastOnce, Silence, "advanced", 1;
     time_has_passed_in_silence_exactly_once: ExactlyOnce, Silence, "advanced", 2;
     outputs_are_on_their_way: AtLeastOnce, Load, "outputs_enqueued", 3;
@@ -66,7 +66,7 @@ deaths! {
     the_outbox_is_trimmed: AtLeastOnce, Load, "trimmed", 2;
     the_outbox_is_trimmed_exactly_once: ExactlyOnce, Load, "trimmed", 3;
     the_state_is_being_rebuilt: AtLeastOnce, Rebuild, "applied", 4;
-    the_state_is_being_rebuilt_exactly_once: ExactlyOnce, Rebuild, "closed", 2;
+    the_state_is_being_rebuilt_exactly_once: ExactlyOnce, Rebuild, "applied", 2;
     the_partition_is_given_up: AtLeastOnce, Stop, "released", 1;
     the_partition_is_given_up_exactly_once: ExactlyOnce, Stop, "released", 2;
 }

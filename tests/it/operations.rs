@@ -294,13 +294,17 @@ fn a_worker_told_to_end_ends_in_time_though_no_broker_answers(stage: &Stage) -> 
         (Guarantee::ExactlyOnce, Gone::Killed, session * 2),
         (Guarantee::ExactlyOnce, Gone::Frozen, Duration::ZERO),
     ];
-    for (guarantee, gone, since) in cases {
+    let config_of = |guarantee| {
         let mut config = stage.config();
         quick(&mut config);
         config.kafka.brokers = broker.brokers();
         config.kafka.processing_guarantee = guarantee;
         config.worker.stop_deadline = Duration::from_secs(2);
-        create_topics(stage, &config, 2)?;
+        create_topics(stage, &config, 2).map(|()| config) // now: a broker that has just come back is slow to answer
+    };
+    let configs: Vec<Config> =
+        cases.iter().map(|(guarantee, ..)| config_of(*guarantee)).collect::<Result<_, _>>()?;
+    for ((guarantee, gone, since), config) in cases.into_iter().zip(configs) {
         watch(stage.redis_url(), &config, "BBCA")?;
         let mut worker = Worker::start(&config)?;
         worker.wait_ready()?;
