@@ -87,6 +87,14 @@ impl Status {
     fn text(&self, now: i64) -> String {
         let Status { namespace, topic, group, kafka_error, partitions } = self;
         let mut lines = vec![format!("topic {topic}, group {group}, namespace {namespace}")];
+        if let Some(owner) =
+            partitions.iter().filter_map(|p| p.state.as_ref()?.group.as_ref()).find(|g| *g != group)
+        {
+            lines.push(format!(
+                "The namespace belongs to consumer group \"{owner}\": a worker of group \"{group}\" stops; give it a \
+                 namespace of its own"
+            ));
+        }
         lines.extend(kafka_error.iter().map(|error| format!("Kafka: {error}")));
         if partitions.is_empty() {
             lines.push("No source partition was ever claimed. Start a worker: tickwatch run".to_owned());
@@ -194,6 +202,18 @@ mod tests {
             since: Some(1_000),
             ..SourceState::default()
         }
+    }
+
+    #[test]
+    fn the_namespace_of_another_group_is_named() {
+        let told = |group: &str| {
+            let state = SourceState { group: Some(group.to_owned()), ..state(0) };
+            Status::new(&Config::default(), vec![state], Ok(BTreeMap::new()), 13_000).text(13_000)
+        };
+        assert!(
+            told("others").contains("belongs to consumer group \"others\": a worker of group \"tickwatch\" stops")
+        );
+        assert!(!told("tickwatch").contains("belongs"));
     }
 
     #[test]

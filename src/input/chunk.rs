@@ -83,6 +83,10 @@ impl ChunkBuilder {
 
     /// The chunk; the builder starts the next one.
     pub fn take(&mut self) -> Chunk {
+        // Chunks wait in buffers: what they grew by too much would be half of what a backlog costs.
+        self.records.shrink_to_fit();
+        self.sink.ticks.shrink_to_fit();
+        self.bytes.shrink_to_fit();
         Chunk {
             records: std::mem::take(&mut self.records),
             ticks: std::mem::take(&mut self.sink.ticks),

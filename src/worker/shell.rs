@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
 
 use super::encode::Encoder;
 use super::machine::{Machine, Phase, Snapshot};
@@ -52,6 +52,17 @@ pub struct Shared {
     pub encoder: Encoder,
     /// A graceful stop may take this long.
     pub stop_deadline: Duration,
+    /// A permit for each tick that is being applied. Redis does one script at a time, and all that wait before it
+    /// turns to anybody else: behind the full batches of many partitions, that would be long.
+    pub applying: Semaphore,
+}
+
+impl Shared {
+    /// Waits until so many ticks may be applied: all partitions together, one full batch at a time.
+    async fn turn(&self, ticks: u64) -> SemaphorePermit<'_> {
+        let permits = ticks.min(self.settings.max_batch as u64) as u32;
+        self.applying.acquire_many(permits).await.expect("it is never closed")
+    }
 }
 
 /// Told to a partition's task.
@@ -334,6 +345,10 @@ impl Shell {
         let Some(mut connection) = self.connection.clone() else { return };
         let reporter = self.reporter.clone();
         self.spawn(async move {
+            let _turn = match &command {
+                Command::Apply(_, batch, _) => Some(shared.turn(batch.counts.ticks).await),
+                _ => None,
+            };
             let started = Instant::now();
             let (scripts, conn) = (&shared.scripts, &mut connection);
             let answer = match &command {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::batching::BatchSettings;
@@ -28,8 +28,8 @@ use crate::store::scripts::{Limits, Scripts};
 use crate::store::{check, sources};
 use crate::telemetry::events;
 
-/// Windows sealed by one call.
-const CLOSE_PAGE: u32 = 5_000;
+/// Windows sealed by one call: some 20 ms of Redis.
+const CLOSE_PAGE: u32 = 1_000;
 
 /// How often a bounded run looks whether it is done.
 const LOOK: Duration = Duration::from_millis(50);
@@ -87,6 +87,7 @@ pub async fn run(
         sink,
         encoder: Encoder::new(config),
         stop_deadline: config.worker.stop_deadline,
+        applying: Semaphore::new(config.worker.max_batch as usize),
     });
     let report = Arc::new(report::Shared::new(health.clone(), config.candles.late));
     let mut worker = Worker {

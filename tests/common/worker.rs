@@ -21,6 +21,17 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tickwatch");
 /// Names another build of the program to test: an older one, or one that was broken on purpose.
 const PROGRAM_VARIABLE: &str = "TW_TEST_PROGRAM";
 
+/// Waits until `tickwatch status`, with a worker's configuration, says all these words.
+pub(crate) fn expect_status(worker: &Worker, words: &[&str]) -> anyhow::Result<()> {
+    let mut said = String::new();
+    wait_until(PATIENCE, "tickwatch status to say it", || {
+        let output = program().arg("--config").arg(worker.config_file()).arg("status").output();
+        said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        words.iter().all(|word| said.contains(word))
+    })
+    .with_context(|| format!("{words:?} are not all in {said}"))
+}
+
 /// The program under test, with no setting from the environment of the tests.
 pub(crate) fn program() -> Command {
     let mut command = Command::new(std::env::var_os(PROGRAM_VARIABLE).unwrap_or_else(|| PROGRAM.into()));

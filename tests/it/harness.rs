@@ -15,7 +15,7 @@ pub(crate) use stage::{Stage, private_redis};
 pub(crate) use terminal::Terminal;
 
 #[allow(unused_imports)] // for every module; not all use each
-pub(crate) use crate::common::worker::{PROGRAM, Worker, free_address, process_of, program};
+pub(crate) use crate::common::worker::{PROGRAM, Worker, expect_status, free_address, process_of, program};
 pub(crate) use crate::common::{connect, connect_to_primary, wait_until};
 
 /// The cases of a module, named after it: `cases!(Needs::Redis; first_test, second_test)`.

@@ -15,7 +15,7 @@ use tickwatch::config::{Config, Guarantee, Scalar};
 use tickwatch::sandbox::{Broker, Redis};
 
 use crate::harness::{
-    self, Case, Isolation, Message, Needs, Stage, Worker, cases, free_address, program, wait_until,
+    self, Case, Isolation, Message, Needs, Stage, Worker, cases, expect_status, free_address, program, wait_until,
 };
 use crate::sandbox::or_skip;
 
@@ -473,5 +473,5 @@ fn a_note_too_large_stops_its_partition_only(stage: &Stage, guarantee: Guarantee
     ensure!(reasons.contains("shorten the rule's note, or raise max.message.bytes"), "{reasons}");
     let metrics = worker.get("/metrics")?;
     ensure!(metrics.contains("tickwatch_partitions_stopped_total{reason=\"produce\"} 1"), "{metrics}");
-    Ok(())
+    expect_status(&worker, &["stopped", "shorten the rule's note, or raise max.message.bytes"])
 }
