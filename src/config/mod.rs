@@ -492,10 +492,10 @@ impl Default for RecoveryConfig {
 impl Default for WorkerConfig {
     fn default() -> Self {
         WorkerConfig {
-            max_batch: 20_000,
+            max_batch: 10_000,
             max_outputs: 10_000,
             max_undelivered: 50_000,
-            max_buffered: 50_000,
+            max_buffered: 20_000,
             heartbeat: Duration::from_secs(1),
             stop_deadline: Duration::from_secs(5),
         }
