@@ -558,6 +558,7 @@ impl Simulation {
             && snapshot.delivered >= state.position
             && snapshot.undelivered == 0
             && nothing_pending
+            && (state.changed.is_empty() || self.plan.stop_at.is_some())
             && state.due.first().is_none_or(|due| !self.plan.silence && !state.position.watermark.passes(due.end))
             && (self.plan.stop_at.is_none() || snapshot.finished)
             && !self.workers.iter().any(Worker::is_intruding)
