@@ -142,7 +142,7 @@ fn die_and_compare(
     match scene {
         Scene::Silence | Scene::Rebuild => {}
         Scene::Load | Scene::Takeover | Scene::Updates => {
-            market.under_load(&mut ticks, || dying.wait(PATIENCE).map(drop))?
+            market.under_load(&mut ticks, || dying.wait(PATIENCE).map(drop))?;
         }
         Scene::Stop => market.under_load(&mut ticks, || {
             market.wait_under_way()?;

@@ -8,6 +8,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use anyhow::{Context as _, bail, ensure};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use redis::Commands as _;
@@ -39,6 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_wave_waits_for_its_interval_also_after_a_takeover,
         a_window_that_is_closed_is_not_sent_as_open,
         changes_are_noted_only_by_an_owner_that_sends_them,
+        what_updates_cost_redis_beside_the_ticks,
         a_claim_of_what_is_not_there_or_not_ours_writes_nothing,
         a_claim_drops_delivered_entries_from_the_head_of_the_outbox,
         a_reset_starts_a_new_generation_without_what_was_pending,
@@ -436,8 +438,8 @@ fn a_wave_waits_for_its_interval_also_after_a_takeover(stage: &Stage) -> anyhow:
     let partition = world.sides[0].partition.clone();
     let update = |world: &mut World| {
         let guard = world.guard(0);
-        world.call(async |s, c| s.update(c, &partition, &guard).await).map(|updated| {
-            if let Updated::Ok { more, outputs, .. } = &updated {
+        world.call(async |s, c| s.update(c, &partition, &guard).await).inspect(|updated| {
+            if let Updated::Ok { more, outputs, .. } = updated {
                 // The reference knows no clock: it follows.
                 let side = &mut world.sides[0].reference;
                 std::mem::swap(&mut side.symbols, &mut world.symbols);
@@ -445,7 +447,6 @@ fn a_wave_waits_for_its_interval_also_after_a_takeover(stage: &Stage) -> anyhow:
                 std::mem::swap(&mut side.symbols, &mut world.symbols);
                 assert_eq!((expected.more, &expected.entries), (*more, outputs));
             }
-            updated
         })
     };
     apply_ticks(&mut world, &[a, b]);
@@ -529,6 +530,87 @@ fn changes_are_noted_only_by_an_owner_that_sends_them(stage: &Stage) -> anyhow::
     let claim = scripts::Claim { reset: Some(0), ..world.claim_request(Some(0), None) };
     world.call(async |s, c| s.claim(c, &partition, &claim).await)?;
     assert_eq!(changed(&mut world), 0, "the topic was made again");
+    Ok(())
+}
+
+/// CPU time of a server so far, us.
+fn cpu_of(redis: &mut redis::Connection) -> anyhow::Result<f64> {
+    let told: String = redis::cmd("INFO").arg("cpu").query(redis)?;
+    let seconds = |field: &str| told.lines().find_map(|line| line.strip_prefix(field)?.parse::<f64>().ok());
+    let (user, system) = (seconds("used_cpu_user:"), seconds("used_cpu_sys:"));
+    Ok((user.context("no used_cpu_user")? + system.context("no used_cpu_sys")?) * 1e6)
+}
+
+/// The standard load of `make bench` as one of its six partitions has it at the pace of its event time, and a wave of
+/// updates each second of that: with and without, in turns on one server.
+fn what_updates_cost_redis_beside_the_ticks(stage: &Stage) -> anyhow::Result<()> {
+    const SECONDS: i64 = 12;
+    const SYMBOLS: i64 = 167;
+    const BATCHES: i64 = 83;
+    const BATCH: i64 = 100;
+    let redis = Redis::start(&[])?;
+    let symbols: Vec<&'static str> = (0..SYMBOLS).map(|number| &*format!("SYM-{number}").leak()).collect();
+    let settings = Settings { lateness: 1_000, ..settings() };
+    let mut sides = [None, Some(0)].map(|updates| {
+        let bounds = Bounds { updates, ..Bounds::default() };
+        let mut world = World::at(stage, &redis.url(), &settings.intervals, bounds, 1);
+        for symbol in &symbols {
+            for rule in 0..10 {
+                let member = format!(">= {rule}");
+                world.put_rule(symbol, "edge", &member, f64::from(20_000 + rule), &Options::None);
+            }
+        }
+        (world.guard(0), world)
+    });
+    let mut spent = [0.0; 2];
+    let mut sent = 0;
+    for second in 0..SECONDS {
+        for (side, (guard, world)) in sides.iter_mut().enumerate() {
+            let partition = world.sides[0].partition.clone();
+            let mut batches = Vec::new();
+            let mut position = guard.position;
+            for batch in 0..BATCHES {
+                let first = (second * BATCHES + batch) * BATCH;
+                let log: Vec<LogRecord> = (first..first + BATCH)
+                    .map(|n| {
+                        let symbol = symbols[(n * 89 % SYMBOLS) as usize];
+                        let price = price(&(9_000 + n * 37 % 1_000).to_string());
+                        let ts = BEGIN + second * 1_000 + batch * 1_000 / BATCHES;
+                        let tick = LogTick { symbol, price, volume: volume("1"), ts };
+                        LogRecord { offset: n, content: Content::Ticks(vec![tick]) }
+                    })
+                    .collect();
+                let (made, taken) = settings.batch(&log, position, log.len());
+                ensure!(taken == log.len(), "ticks in order make one batch");
+                position = Position::at(made.to, made.watermark_after);
+                batches.push(made);
+            }
+            let before = cpu_of(&mut world.redis)?;
+            for batch in &batches {
+                let applied = world.call(async |s, c| s.apply(c, &partition, guard, batch, false).await)?;
+                let scripts::Applied::Ok(effects) = applied else { bail!("{applied:?}") };
+                (guard.position, guard.tail) = (Position::at(batch.to, batch.watermark_after), effects.tail);
+            }
+            if side == 1 {
+                let updated = world.call(async |s, c| s.update(c, &partition, guard).await)?;
+                let Updated::Ok { more: false, outputs, tail, .. } = updated else { bail!("{updated:?}") };
+                guard.tail = tail;
+                sent += outputs.len();
+            }
+            world.call(async |s, c| s.trim(c, &partition, &guard.token, guard.tail).await)?;
+            if second > 1 {
+                spent[side] += cpu_of(&mut world.redis)? - before;
+            }
+        }
+    }
+    let ticks = ((SECONDS - 2) * BATCHES * BATCH) as f64;
+    let [without, with] = spent.map(|us| us / ticks);
+    println!(
+        "Redis, us of CPU a tick: {without:.2} without updates, {with:.2} with ({:+.1}%), {sent} updates in {SECONDS} s",
+        (with / without - 1.0) * 100.0
+    );
+    ensure!(sent as i64 >= SYMBOLS * SECONDS, "{sent} updates");
+    ensure!(with < without * 2.0, "updates cost as much as all the rest");
     Ok(())
 }
 

@@ -212,8 +212,7 @@ impl Simulation {
     pub(super) fn unmute(&mut self, worker: usize, event: &Event) {
         let entries = match event {
             Event::Applied(Applied::Ok(effects)) => &effects.outputs,
-            Event::Closed(Closed::Ok { outputs, .. }) => outputs,
-            Event::Updated(Updated::Ok { outputs, .. }) => outputs,
+            Event::Closed(Closed::Ok { outputs, .. }) | Event::Updated(Updated::Ok { outputs, .. }) => outputs,
             Event::Outbox(entries) => entries,
             _ => return,
         };

@@ -17,6 +17,9 @@ use super::tally::Seen;
 /// Incarnation of the topic, and key.
 type Name = (usize, Key);
 
+/// What may be sent under each name.
+type Allowed = BTreeMap<Name, BTreeSet<Content>>;
+
 impl Simulation {
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         for part in 0..self.parts.len() {
@@ -235,9 +238,9 @@ impl Simulation {
     }
 
     /// What may be sent, and what has to be: by every era, what was delivered within it. And the eras, read to the end.
-    fn meant(&self, part: usize) -> (BTreeMap<Name, BTreeSet<Content>>, BTreeMap<Name, Content>, Vec<Oracle<'_>>) {
+    fn meant(&self, part: usize) -> (Allowed, BTreeMap<Name, Content>, Vec<Oracle<'_>>) {
         let (it, source) = (&self.parts[part], self.store.source(part));
-        let mut allowed: BTreeMap<Name, BTreeSet<Content>> = BTreeMap::new();
+        let mut allowed = Allowed::new();
         let mut required = BTreeMap::new();
         let mut histories = Vec::new();
         let run = |happenings, end| Oracle::run(self.plan.meaning(), &INTERVALS, &it.topics, happenings, end);
