@@ -124,6 +124,19 @@ impl Broken {
         Broken::EndIsTheLastRecord,
     ];
 
+    /// Whether schedules send open candles. Those that show the lack of another rule are few for some, and stay as they
+    /// are.
+    pub(super) fn goes_with_updates(self) -> bool {
+        matches!(
+            self,
+            Broken::Nothing
+                | Broken::DeliveredUpdatesAreSentAgain
+                | Broken::ClosedCandlesAreSentAsOpen
+                | Broken::ChangesAreForgottenAtClaim
+                | Broken::CommitLosesItsUpdates
+        )
+    }
+
     /// The guarantee under which its lack shows.
     pub(super) fn guarantee(self) -> Guarantee {
         match self {

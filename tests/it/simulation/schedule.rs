@@ -97,7 +97,10 @@ const STEPS_TO_STOP: usize = 100;
 
 impl Simulation {
     pub(super) fn new(seed: u64, guarantee: Guarantee, broken: Broken, trace: bool) -> Simulation {
-        let plan = Plan::of(seed, guarantee);
+        let mut plan = Plan::of(seed, guarantee);
+        if !broken.goes_with_updates() {
+            plan.update_interval = None;
+        }
         let parts = (0..plan.partitions)
             .map(|part| {
                 let mut topic = Topic::generate(&mut Dice::new(seed, 10 + part as u64), 0, plan.length);
