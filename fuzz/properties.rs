@@ -100,13 +100,13 @@ pub(crate) fn replies(data: &[u8]) {
     let [which, rest @ ..] = data else { return };
     let Ok(json) = serde_json::from_slice(rest) else { return };
     let mut redis = Answering(value_of(&json));
-    let limits = Limits { max_outputs: 1, max_matches: 1, page: 1, expiry: 1 };
+    let limits = Limits { max_outputs: 1, max_matches: 1, page: 1, expiry: 1, updates: None };
     let scripts = Scripts::new(Keys::new("tw:"), Vec::new(), limits);
     let partition = SourcePartition { topic: "ticks".into(), partition: 0 };
-    let position = Position { offset: Offset(0), watermark: Watermark::NEVER };
+    let position = Position::at(Offset(0), Watermark::NEVER);
     let tail = OutboxId { offset: Offset(0), n: 0 };
     let guard = Guard { token: Token::new(1), position, tail };
-    let answered = match which % 6 {
+    let answered = match which % 7 {
         0 => {
             let claim = Claim {
                 token: Token::new(1),
@@ -123,6 +123,7 @@ pub(crate) fn replies(data: &[u8]) {
         2 => scripts.heartbeat(&mut redis, &partition, &guard, "", "").now_or_never().map(drop),
         3 => scripts.advance(&mut redis, &partition, &guard, Watermark::NEVER, None).now_or_never().map(drop),
         4 => scripts.trim(&mut redis, &partition, &guard.token, tail).now_or_never().map(drop),
+        5 => scripts.update(&mut redis, &partition, &guard).now_or_never().map(drop),
         _ => scripts.read_outbox(&mut redis, &partition, None, 1).now_or_never().map(drop),
     };
     assert!(answered.is_some(), "one answer is enough");

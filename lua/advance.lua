@@ -6,7 +6,7 @@
 --
 -- Returns {'OK', watermark, next_due}, {'FENCED'} or {'MOVED'}. A watermark never goes back.
 --
--- Example: EVALSHA … 3 tw:source:ticks/0 … tw: 9f… 121 1700000000000 120-1 1700000060000 2000
+-- Example: EVALSHA … 4 tw:source:ticks/0 … tw: 9f… 121 1700000000000 120-1 1700000060000 2000
 
 local source = redis.call('HMGET', SOURCE, 'token', 'next_offset', 'watermark', 'max_ts', 'max_ts_at')
 local refusal = refused(source[1], source[2], source[3])

@@ -5,7 +5,8 @@
 -- ARGV[10..12] ticks, late ticks, dead letters to add to the running counts
 -- ARGV[13] outputs at most, '' if the batch is one record and cannot be cut   ARGV[14] firings a tick at most
 -- ARGV[15] ms after which a revised candle expires   ARGV[16] intervals, separated by spaces
--- ARGV[17] windows sealed here at most   ARGV[18] number of extras: outputs known beforehand, eight arguments each:
+-- ARGV[17] windows sealed here at most   ARGV[19] 'updates' if open candles that change are noted, to be sent
+-- ARGV[18] number of extras: outputs known beforehand, eight arguments each, after ARGV[19]:
 --          offset, index, kind, then late: symbol price volume ts intervals; dead: reason '' '' '' ''
 -- then pairs: symbol as in keys, its ticks packed (src/store/pack.rs has the layout)
 --
@@ -16,12 +17,13 @@
 --          {rules that do not parse}, {symbols whose keys cannot be used}, {keys that held no candle}},
 --         {'FENCED'}, {'MOVED'}, {'DUE'} (close windows first) or {'SPLIT'} (halve the batch).
 --
--- Example: EVALSHA … 3 tw:source:ticks/0 … tw: 9f… 121 1700000060000 120-1 321 1700000062000 … BBCA <packed>
+-- Example: EVALSHA … 4 tw:source:ticks/0 … tw: 9f… 121 1700000060000 120-1 321 1700000062000 … BBCA <packed>
 
 local FROM, TO, WATERMARK, MAX_TS, LAST_RECORD = tonumber(ARGV[3]), ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 local MAX_OUTPUTS, MAX_MATCHES, EXPIRY = tonumber(ARGV[13]) or math.huge, tonumber(ARGV[14]), ARGV[15]
 local PAGE = tonumber(ARGV[17])
-local EXTRAS, EXTRA_SIZE, FIRST_EXTRA = tonumber(ARGV[18]), 8, 19
+local EXTRAS, EXTRA_SIZE, FIRST_EXTRA = tonumber(ARGV[18]), 8, 20
+local NOTES_CHANGES = ARGV[19] == 'updates'
 local RULES_READ = MAX_OUTPUTS < math.huge and math.max(MAX_OUTPUTS, MAX_MATCHES) + 1 or 10 * MAX_MATCHES
 local COUNTS = {'ticks', 'late', 'out_of_order', 'notifications', 'dead_letters'}
 local EDGE, LEVEL, REVISED, LATE, DEAD = 1, 2, 3, 4, 5 -- order of outputs of one tick
@@ -354,6 +356,19 @@ for i, window in ipairs(due) do
   members[i] = window.member
 end
 call_with_many('ZREM', DUE, members)
+if NOTES_CHANGES then
+  call_with_many('ZREM', CHANGED, members)
+  local changed = {}
+  for member, touched in pairs(at_hand) do
+    if touched.open and touched.candle[STATUS] == 'open' then
+      changed[#changed + 1] = TO
+      changed[#changed + 1] = member
+    end
+  end
+  for first = 1, #changed, 1000 do -- NX: the offset of the first change since it was sent
+    redis.call('ZADD', CHANGED, 'NX', unpack(changed, first, math.min(first + 999, #changed)))
+  end
+end
 
 for _, plan in ipairs(plans) do
   if plan.price then redis.call('HSET', plan.name, 'price', plan.price, 'ts', plan.ts, 'source', partition) end

@@ -6,16 +6,19 @@
 -- ARGV[7] generation that was found, 0 for none, of a topic that was made again: delete what is pending and start a
 --         new generation at ARGV[6]; if the generation is another by now, somebody did so already; '' else
 -- ARGV[8] delivered offset, '' if unknown   ARGV[9] delivered watermark in ms, '' before the first tick
+-- ARGV[10] 'updates' if the updates of that offset are delivered too
+-- ARGV[11] 'updates' if this owner sends open candles; else what is noted of their changes is dropped
 --
 -- Returns {'OK', epoch, next_offset, watermark, tail, max_ts, max_ts_at, now, last_record, fingerprint before,
 --          generation, next_due, outbox length, owner before}; absent values are ''. Or
 --         {'ABSENT'}        no state, and ARGV[6] is ''; nothing was written
 --         {'GROUP', name}   the namespace belongs to another consumer group; nothing was written
 --
--- Example: EVALSHA … 3 tw:source:ticks/0 tw:due:ticks/0 tw:outbox:ticks/0 tw: 9f… host-1 tickwatch 5d1c '' '' 120 1700000000000
+-- Example: EVALSHA … 4 tw:source:ticks/0 … tw:changed:ticks/0 tw: 9f… host-1 tickwatch 5d1c '' '' 120 1700000000000 '' ''
 
 local OWNER, GROUP, FINGERPRINT, START, MADE_AGAIN = ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 local DELIVERED, DELIVERED_WATERMARK = tonumber(ARGV[8]), tonumber(ARGV[9])
+local DELIVERED_UPDATES, SENDS_UPDATES = ARGV[10] == 'updates', ARGV[11] == 'updates'
 local PAGE, PAGES = 100, 100 -- entries dropped at most: what is left is muted when sending
 
 local FIELDS = {'epoch', 'next_offset', 'watermark', 'max_ts', 'max_ts_at', 'last_record', 'fingerprint',
@@ -34,13 +37,18 @@ local group_key = NAMESPACE .. 'group'
 local group = redis.call('GET', group_key)
 if group and group ~= GROUP then return {'GROUP', group} end
 if source.next_offset == '' and START == '' then return {'ABSENT'} end
-redis.call('ZCARD', DUE) -- a wrong type is refused before anything is written
+redis.call('ZCARD', DUE)
+redis.call('ZCARD', CHANGED) -- a wrong type is refused before anything is written
 outbox_tail()
 
 local function delivered(id, fields)
   local entry = {}
   for i = 1, #fields, 2 do entry[fields[i]] = fields[i + 1] end
   local offset = tonumber(id:match('^%d+'))
+  if entry.kind == 'update' then
+    return offset < DELIVERED or (offset == DELIVERED and DELIVERED_UPDATES)
+      or (DELIVERED_WATERMARK ~= nil and tonumber(entry['end']) <= DELIVERED_WATERMARK)
+  end
   -- Sealed by the watermark unless a late tick caused it: such a revision is named by that tick's offset.
   if entry.kind == 'candle' and tonumber(entry.revision) ~= offset + 1 then
     return DELIVERED_WATERMARK and tonumber(entry['end']) <= DELIVERED_WATERMARK
@@ -72,6 +80,10 @@ if RESET then
   redis.call('HDEL', SOURCE, 'watermark', 'max_ts', 'max_ts_at', 'last_record')
   redis.call('HSET', SOURCE, 'generation', source.generation)
   source.watermark, source.max_ts, source.max_ts_at, source.last_record = '', '', '', ''
+end
+if RESET or source.next_offset == '' or not SENDS_UPDATES then
+  redis.call('DEL', CHANGED)
+  redis.call('HDEL', SOURCE, 'wave', 'updated_at')
 end
 if RESET or source.next_offset == '' then
   source.next_offset = START

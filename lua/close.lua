@@ -6,7 +6,7 @@
 -- Returns {'OK' or 'MORE', outputs as XRANGE gives them, tail, next_due, {keys that held no candle}},
 --         {'FENCED'} or {'MOVED'}.
 --
--- Example: EVALSHA … 3 tw:source:ticks/0 … tw: 9f… 121 1700000060000 120-1 5000 172800000
+-- Example: EVALSHA … 4 tw:source:ticks/0 … tw: 9f… 121 1700000060000 120-1 5000 172800000
 
 local PAGE, EXPIRY = tonumber(ARGV[6]), ARGV[7]
 local source = redis.call('HMGET', SOURCE, 'token', 'next_offset', 'watermark')
@@ -36,5 +36,6 @@ check_rights()
 redis.call('HSET', SOURCE, 'seen', int(now_ms()))
 for _, one in ipairs(sealed) do write_sealed(one.name, one.candle, EXPIRY) end
 call_with_many('ZREM', DUE, members)
+call_with_many('ZREM', CHANGED, members)
 local entries, tail = append(outputs, ARGV[5])
 return {more and 'MORE' or 'OK', entries, tail, next_due(), lost}

@@ -4,7 +4,7 @@
 --
 -- Returns {'OK', outbox length, number of open windows}, {'FENCED'} or {'MOVED'}.
 --
--- Example: EVALSHA … 3 tw:source:ticks/0 … tw: 9f… 121 1700000060000 120-1 quiet 'nothing new since offset 121'
+-- Example: EVALSHA … 4 tw:source:ticks/0 … tw: 9f… 121 1700000060000 120-1 quiet 'nothing new since offset 121'
 
 local source = redis.call('HMGET', SOURCE, 'token', 'next_offset', 'watermark', 'state')
 local refusal = refused(source[1], source[2], source[3])

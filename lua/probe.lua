@@ -11,7 +11,7 @@
 local NAMESPACE = ARGV[1]
 local HASHES = {'last:%probe', 'ohlc:%probe:1s:0', 'rules:%probe:opts', 'fired:%probe', 'source:%probe/0'}
 local SORTED_SETS = {'rules:%probe:edge', 'rules:%probe:level:above', 'rules:%probe:level:below',
-  'rules:%probe:level:equal', 'due:%probe/0'}
+  'rules:%probe:level:equal', 'due:%probe/0', 'changed:%probe/0'}
 
 local OUTBOX, GROUP = 'outbox:%probe/0', 'group:%probe'
 
@@ -48,6 +48,7 @@ for _, name in ipairs(SORTED_SETS) do
   try('ZCARD', name)
   try('ZRANGE', name, '0', '0', 'WITHSCORES')
   try('ZRANGEBYSCORE', name, '-inf', '1', 'WITHSCORES', 'LIMIT', '0', '1')
+  try('ZMSCORE', name, 'member')
   try('ZREM', name, 'member')
 end
 try('XADD', OUTBOX, '0-1', 'field', 'value')

@@ -5,7 +5,7 @@
 --
 -- Returns {'OK', entries dropped} or {'FENCED'}.
 --
--- Example: EVALSHA … 3 tw:source:ticks/0 … tw: 9f… 120-2
+-- Example: EVALSHA … 4 tw:source:ticks/0 … tw: 9f… 120-2
 
 if redis.call('HGET', SOURCE, 'token') ~= TOKEN then return {'FENCED'} end
 return {'OK', redis.call('XTRIM', OUTBOX, 'MINID', ARGV[3])}

@@ -101,7 +101,7 @@ impl Grouping {
 }
 
 /// The first position of a partition that nobody has read.
-pub(crate) const START: Position = Position { offset: Offset(0), watermark: Watermark::NEVER };
+pub(crate) const START: Position = Position::at(Offset(0), Watermark::NEVER);
 
 /// A partition on a real Redis, whose batches follow one another: windows open and close as they do in service.
 pub(crate) struct Stand {
@@ -133,6 +133,7 @@ impl Stand {
             max_matches: rules.max_matches,
             page: 5_000,
             expiry: 3_600_000,
+            updates: None,
         };
         let keys = Keys::new(format!("stand-{}:", spec.symbols));
         let scripts = Scripts::new(keys, grouping.config.candles.intervals.clone(), limits);
@@ -174,7 +175,7 @@ impl Stand {
     /// What a worker does behind a batch: windows are closed, outputs that were delivered are dropped.
     pub(crate) fn settle(&mut self, built: &Built, applied: Applied) -> anyhow::Result<()> {
         let Applied::Ok(effects) = applied else { anyhow::bail!("a batch was not applied: {applied:?}") };
-        self.guard.position = Position { offset: built.batch.to, watermark: built.batch.watermark_after };
+        self.guard.position = Position::at(built.batch.to, built.batch.watermark_after);
         self.guard.tail = effects.tail;
         let Stand { runtime, connection, scripts, partition, guard, .. } = self;
         runtime.block_on(async {

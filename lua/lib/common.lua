@@ -1,11 +1,12 @@
 -- Put in front of every script: key names, the guard, the outbox, numbers as plain decimals.
 --
 -- KEYS[1] tw:source:<topic/p>   KEYS[2] tw:due:<topic/p>   KEYS[3] tw:outbox:<topic/p>
+-- KEYS[4] tw:changed:<topic/p>
 -- ARGV[1] namespace, ARGV[2] token of the caller
 -- ARGV[3..5] of guarded scripts: the state position the caller holds
 --            (next offset, watermark in ms or '' before the first tick, id of the last outbox entry)
 
-local SOURCE, DUE, OUTBOX = KEYS[1], KEYS[2], KEYS[3]
+local SOURCE, DUE, OUTBOX, CHANGED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local NAMESPACE, TOKEN = ARGV[1], ARGV[2]
 local format = string.format
 
@@ -48,7 +49,8 @@ end
 local function check_rights()
   local writes = {
     {'HSET', SOURCE, 'field', 'value'}, {'HDEL', SOURCE, 'field'},
-    {'ZADD', DUE, '0', 'member'}, {'ZREM', DUE, 'member'}, {'XADD', OUTBOX, '*', 'field', 'value'},
+    {'ZADD', DUE, '0', 'member'}, {'ZREM', DUE, 'member'},
+    {'ZADD', CHANGED, 'NX', '0', 'member'}, {'ZREM', CHANGED, 'member'}, {'XADD', OUTBOX, '*', 'field', 'value'},
     {'HSET', key('last', '%probe'), 'field', 'value'}, {'HSET', key('fired', '%probe'), 'field', 'value'},
     {'HDEL', key('fired', '%probe'), 'field'}, {'HSET', key('ohlc', '%probe'), 'field', 'value'},
     {'PEXPIRE', key('ohlc', '%probe'), '1'}, {'ZREM', key('rules', '%probe', ':edge'), 'member'},

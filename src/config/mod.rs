@@ -266,8 +266,23 @@ pub struct OutputConfig {
     /// Topic of diverted late ticks; default `<topic>.late`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<String>,
+    /// Whether open candles are sent too, before they are final.
+    pub emit: Emit,
+    /// Under `emit = "updates"`: how often an open candle is sent at most.
+    #[serde(with = "duration")]
+    pub update_interval: Duration,
     /// Numbers in records: JSON numbers, or text for readers that hold numbers as doubles.
     pub numbers: Numbers,
+}
+
+/// `emit`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Emit {
+    /// Candles whose window has closed, and revisions of them.
+    Final,
+    /// Open ones too, as they change.
+    Updates,
 }
 
 /// `numbers`
@@ -471,6 +486,8 @@ impl Default for OutputConfig {
             candles: "candles".into(),
             dead_letters: None,
             late: None,
+            emit: Emit::Final,
+            update_interval: Duration::from_secs(1),
             numbers: Numbers::Number,
         }
     }
@@ -518,6 +535,11 @@ impl Config {
     /// Topic of dead letters.
     pub fn dead_letter_topic(&self) -> String {
         self.output.dead_letters.clone().unwrap_or_else(|| format!("{}.dlq", self.kafka.topic))
+    }
+
+    /// How often an open candle is sent at most; `None`: open ones are not sent.
+    pub fn update_interval(&self) -> Option<Duration> {
+        (self.output.emit == Emit::Updates).then_some(self.output.update_interval)
     }
 
     /// Topic of diverted late ticks.

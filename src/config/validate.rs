@@ -4,16 +4,20 @@
 //! [`crate::input::Decoder::new`]: they know.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use redis::{ConnectionAddr, IntoConnectionInfo as _};
 
 use super::formats::text_of;
-use super::{Config, ConfigError, DEFAULT_REDIS_URL, LatePolicy, Scalar, mask_url};
+use super::{Config, ConfigError, DEFAULT_REDIS_URL, Emit, LatePolicy, Scalar, mask_url};
 
 /// Used where `[kafka.consumer]` does not say otherwise, ms.
 const SESSION_TIMEOUT_MS: i64 = 6_000;
 const HEARTBEAT_INTERVAL_MS: i64 = 100;
 const MAX_POLL_INTERVAL_MS: i64 = 300_000;
+
+/// Below this, updates of candles cost more than all the rest.
+const LEAST_UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Kafka's bound on a topic's name, bytes.
 const MAX_TOPIC_NAME: usize = 249;
@@ -38,6 +42,7 @@ impl Config {
         self.check_topics(&mut problems);
         self.check_kafka(&mut problems);
         self.check_candles(&mut problems);
+        self.check_updates(&mut problems);
         self.check_bounds(&mut problems);
         if problems.0.is_empty() { Ok(()) } else { Err(ConfigError::Invalid(problems.0)) }
     }
@@ -251,6 +256,20 @@ impl Config {
         }
     }
 
+    fn check_updates(&self, problems: &mut Problems) {
+        let (output, candles) = (&self.output, &self.candles);
+        problems.unless(output.update_interval >= LEAST_UPDATE_INTERVAL, || {
+            format!(
+                "[output] update_interval ({}) must be at least {}: it is a pause for all open candles of a partition",
+                text_of(output.update_interval),
+                text_of(LEAST_UPDATE_INTERVAL)
+            )
+        });
+        problems.unless(output.emit == Emit::Final || !candles.intervals.is_empty(), || {
+            "[output] emit is \"updates\", but [candles] intervals is empty: there is no candle to send; name intervals, or use emit = \"final\"".into()
+        });
+    }
+
     fn check_bounds(&self, problems: &mut Problems) {
         let worker = &self.worker;
         for (setting, value) in [
@@ -460,6 +479,22 @@ mod tests {
             set(&mut c.kafka.consumer, "heartbeat.interval.ms", "4000");
         });
         assert!(problem.contains("heartbeat.interval.ms (4000)"), "{problem}");
+    }
+
+    #[test]
+    fn open_candles_need_a_pause_between_them_and_an_interval() {
+        let often = only_problem(|config| config.output.update_interval = Duration::from_millis(99));
+        assert!(often.contains("update_interval (99ms) must be at least 100ms"), "{often}");
+        let nothing = only_problem(|config| {
+            config.output.emit = Emit::Updates;
+            config.candles.intervals.clear();
+        });
+        assert!(nothing.contains("intervals is empty"), "{nothing}");
+        let least = problems(|config| {
+            config.output.emit = Emit::Updates;
+            config.output.update_interval = Duration::from_millis(100);
+        });
+        assert_eq!(least, Vec::<String>::new());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::{Interval, Offset, Op, Position, Price, Trigger, Volume};
 /// Id of an outbox entry: `<offset>-<n>`, n from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OutboxId {
-    /// The source offset that caused the output; for a final candle the state's next offset when it closed.
+    /// The source offset that caused the output; for a final candle, and for an update, the state's next offset then.
     pub offset: Offset,
     /// Counts the entries of one offset, from 1.
     pub n: u64,
@@ -33,6 +33,8 @@ pub enum Output {
     Notification(Notification),
     /// A window was closed, or a late tick revised it.
     Candle(Candle),
+    /// A window that is still open, as it stands: with the ticks of all offsets below the entry's.
+    Update(Candle),
     /// A tick too late for its windows, under the policy `divert`.
     Late(LateTick),
     /// A record that goes to the dead-letter topic for a reason found while applying it.
@@ -67,7 +69,7 @@ pub struct Notification {
     pub note: Option<String>,
 }
 
-/// A candle as it is sent: `revision` 0 is the final one.
+/// A candle as it is sent: `revision` 0 is the final one, or an update before it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candle {
     /// The symbol.
@@ -90,7 +92,7 @@ pub struct Candle {
     pub volume: Volume,
     /// Number of ticks.
     pub count: u64,
-    /// 0 for the final candle; the offset + 1 of the late record that caused the revision; or the next offset when a
+    /// 0 for the final candle and before it; the offset + 1 of the late record that caused the revision; or the next offset when a
     /// candle that was sent before got on-time ticks again (its symbol moved between partitions) and closed anew.
     pub revision: i64,
 }
@@ -116,11 +118,16 @@ impl Entry {
     /// Whether this output was delivered already, given the delivered position.
     ///
     /// A candle sealed by the watermark is delivered if its end is at or below the delivered watermark; everything
-    /// else, tied to an offset, is delivered if that offset is below the delivered one.
+    /// else, tied to an offset, is delivered if that offset is below the delivered one. An update is also behind its
+    /// final candle, and behind a delivered position of its very offset that says so.
     pub fn is_delivered(&self, delivered: Position) -> bool {
         match &self.output {
             Output::Candle(candle) if candle.revision != self.id.offset.0 + 1 => {
                 delivered.watermark.passes(candle.end)
+            }
+            Output::Update(candle) => {
+                let behind = self.id.offset == delivered.offset && delivered.updates;
+                self.id.offset < delivered.offset || behind || delivered.watermark.passes(candle.end)
             }
             _ => self.id.offset < delivered.offset,
         }

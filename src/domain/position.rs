@@ -62,13 +62,23 @@ impl fmt::Display for Watermark {
 
 /// A position has two coordinates: the next offset and the watermark there.
 ///
-/// The *state position* is in Redis, the *delivered position* in Kafka. Order is by offset, then watermark.
+/// The *state position* is in Redis, the *delivered position* in Kafka. Order is by offset, then watermark; updates of
+/// candles move neither, so a delivered position says whether those of its offset are behind it too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The next offset to apply, or to deliver.
     pub offset: Offset,
     /// The watermark at that offset.
     pub watermark: Watermark,
+    /// Of a delivered position: every update filed under `offset` is delivered. Else false.
+    pub updates: bool,
+}
+
+impl Position {
+    /// Before any update under `offset`.
+    pub const fn at(offset: Offset, watermark: Watermark) -> Position {
+        Position { offset, watermark, updates: false }
+    }
 }
 
 /// What identifies the last applied record, kept beside the state so that a topic that was deleted and made

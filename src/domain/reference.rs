@@ -35,6 +35,13 @@ pub struct Reference {
     pub poisoned: BTreeMap<Box<str>, String>,
     /// Windows still open, in the order in which they close.
     pub due: BTreeSet<Due>,
+    /// Whether changes of open candles are noted, to be sent by [`Reference::update`].
+    pub updates: bool,
+    /// Open windows that changed since they were last sent: the next offset after the first of these changes, and the
+    /// member of `tw:due`.
+    pub changed: BTreeSet<(Offset, String)>,
+    /// A wave of updates is under way: it takes changes up to this offset.
+    pub wave: Option<Offset>,
     /// Outputs not yet known to be delivered, oldest first.
     pub outbox: VecDeque<Entry>,
     /// Id of the newest entry that was ever in the outbox; trimming does not move it.
@@ -188,6 +195,15 @@ pub enum Applied {
     Split,
 }
 
+/// What a page of updates did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Updated {
+    /// The candles, as they stand.
+    pub entries: Vec<Entry>,
+    /// Whether the wave goes on.
+    pub more: bool,
+}
+
 /// What closing did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Closed {
@@ -202,13 +218,16 @@ impl Reference {
     pub fn new(start: Offset, limits: Limits, key_form: fn(&str) -> Cow<'_, str>) -> Reference {
         Reference {
             limits,
-            position: Position { offset: start, watermark: Watermark::NEVER },
+            position: Position::at(start, Watermark::NEVER),
             max_ts: None,
             last_record: None,
             totals: Totals::default(),
             symbols: BTreeMap::new(),
             poisoned: BTreeMap::new(),
             due: BTreeSet::new(),
+            updates: false,
+            changed: BTreeSet::new(),
+            wave: None,
             outbox: VecDeque::new(),
             tail: None,
             key_form,
@@ -218,7 +237,7 @@ impl Reference {
     /// Applies a batch: all of it, or nothing. `single`: it is one record and cannot be cut, so its outputs are not
     /// bounded. What the watermark has passed then is sealed with it, unless it is more than a page.
     pub fn apply(&mut self, batch: &Batch, single: bool) -> Applied {
-        if (Position { offset: batch.from, watermark: batch.watermark_before }) != self.position {
+        if (Position::at(batch.from, batch.watermark_before)) != self.position {
             return Applied::Moved;
         }
         if self.is_due() {
@@ -252,11 +271,34 @@ impl Reference {
         let mut entries = Vec::new();
         for due in sealed {
             self.due.remove(&due);
+            self.changed.retain(|(_, member)| *member != due.member);
             if let Some(candle) = self.seal(&due) {
                 entries.push(self.append(self.position.offset, Output::Candle(candle)));
             }
         }
         Closed { entries, more: self.is_due() }
+    }
+
+    /// Sends up to a `page` of the open windows that changed since they were last sent, in order of (offset of the first
+    /// change, member). What changes while a wave of pages is under way waits for the next wave: no window is in one
+    /// twice. When a wave may begin is a matter of the clock.
+    pub fn update(&mut self, page: usize) -> Updated {
+        let upto = *self.wave.get_or_insert(self.position.offset);
+        let taken: Vec<_> = self.changed.iter().take_while(|(at, _)| *at <= upto).take(page).cloned().collect();
+        let mut entries = Vec::new();
+        for one in taken {
+            self.changed.remove(&one);
+            let Some(due) = self.due.iter().find(|due| due.member == one.1) else { continue };
+            let candle = self.symbols.get(&due.symbol).and_then(|it| it.candles.get(&(due.interval, due.start)));
+            if let Some(candle) = candle.filter(|candle| candle.status == Status::Open) {
+                let window = Window { start: due.start, end: due.end };
+                let update = Output::Update(candle.to_send(&due.symbol, due.interval, window));
+                entries.push(self.append(self.position.offset, update));
+            }
+        }
+        let more = self.changed.first().is_some_and(|(at, _)| *at <= upto);
+        self.wave = self.wave.filter(|_| more);
+        Updated { entries, more }
     }
 
     /// Drops the entries below `until` from the head of the outbox.
@@ -291,12 +333,12 @@ impl Reference {
                 dead_letters(of_symbol, reason, &mut outputs);
                 self.totals.dead_letters += (outputs.len() - before) as u64;
             } else {
-                self.apply_symbol(of_symbol, &mut outputs);
+                self.apply_symbol(of_symbol, batch.to, &mut outputs);
             }
         }
         outputs.sort_by_key(|pending| (pending.offset, pending.index, pending.class));
 
-        self.position = Position { offset: batch.to, watermark: batch.watermark_after };
+        self.position = Position::at(batch.to, batch.watermark_after);
         self.max_ts = self.max_ts.max(batch.max_ts);
         self.last_record = batch.last_record.or(self.last_record);
         self.totals.ticks += batch.counts.ticks;
@@ -306,7 +348,7 @@ impl Reference {
     }
 
     /// The ticks of one symbol: its last price and its rules first, then its candles.
-    fn apply_symbol(&mut self, batch: &SymbolBatch, outputs: &mut Vec<Pending>) {
+    fn apply_symbol(&mut self, batch: &SymbolBatch, to: Offset, outputs: &mut Vec<Pending>) {
         let symbol = self.symbols.entry(batch.symbol.clone()).or_default();
         for tick in &batch.ticks {
             if symbol.last.is_some_and(|last| tick.ts < last.ts) {
@@ -337,6 +379,10 @@ impl Reference {
                 let (interval, window) = (partial.interval, partial.window);
                 let member = format!("{}:{interval}:{}", (self.key_form)(&batch.symbol), window.start);
                 let symbol = batch.symbol.clone();
+                let noted = self.changed.iter().any(|(_, noted)| *noted == member);
+                if self.updates && candle.status == Status::Open && !noted {
+                    self.changed.insert((to, member.clone()));
+                }
                 self.due.insert(Due { end: window.end, member, symbol, interval, start: window.start });
             }
         }

@@ -1,7 +1,8 @@
 //! Commits of delivered positions: one thread, and one request for all that wait.
 //!
 //! The delivered position is the committed offset, with the watermark in the commit's metadata text:
-//! `tickwatch/1 watermark=<ms>`, nothing after `=` before the first tick.
+//! `tickwatch/1 watermark=<ms>`, nothing after `=` before the first tick; ` updates` at the end, if the updates of open
+//! candles that were filed under that offset are delivered too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak, mpsc};
@@ -19,6 +20,7 @@ use crate::domain::{Offset, Position, Watermark};
 
 /// Names the format, so that another one can follow.
 const METADATA_PREFIX: &str = "tickwatch/1 watermark=";
+const UPDATES: &str = " updates";
 
 /// How long a commit is tried again while the group or its coordinator is between two states.
 const RETRY_FOR: Duration = Duration::from_secs(3);
@@ -31,6 +33,8 @@ pub struct Committed {
     pub offset: Offset,
     /// The watermark in the metadata; `None`: the metadata is not tickwatch's.
     pub watermark: Option<Watermark>,
+    /// The updates of this offset are delivered too.
+    pub updates: bool,
     /// The metadata as it is.
     pub metadata: String,
 }
@@ -38,13 +42,14 @@ pub struct Committed {
 impl Committed {
     /// From what the broker keeps; the metadata is whatever somebody committed.
     pub fn new(offset: Offset, metadata: &str) -> Committed {
-        Committed { offset, watermark: parse_metadata(metadata), metadata: metadata.to_owned() }
+        let (text, updates) = metadata.strip_suffix(UPDATES).map_or((metadata, false), |text| (text, true));
+        Committed { offset, watermark: parse_metadata(text), updates, metadata: metadata.to_owned() }
     }
 }
 
-/// The metadata text of a commit at `watermark`.
-pub(super) fn metadata(watermark: Watermark) -> String {
-    format!("{METADATA_PREFIX}{watermark}")
+/// The metadata text of a commit at `position`.
+pub(super) fn metadata(position: Position) -> String {
+    format!("{METADATA_PREFIX}{}{}", position.watermark, if position.updates { UPDATES } else { "" })
 }
 
 fn parse_metadata(text: &str) -> Option<Watermark> {
@@ -63,7 +68,7 @@ pub(super) fn offsets_of(
     for (partition, position) in positions {
         let mut element = list.add_partition(topic, partition);
         element.set_offset(rdkafka::Offset::Offset(position.offset.0))?;
-        element.set_metadata(metadata(position.watermark));
+        element.set_metadata(metadata(position));
     }
     Ok(list)
 }
@@ -210,9 +215,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watermark_survives_the_metadata_text() {
+    fn a_position_survives_the_metadata_text() {
         for watermark in [Watermark::NEVER, Watermark::at(0), Watermark::at(-5), Watermark::at(1_700_000_000_000)] {
-            assert_eq!(parse_metadata(&metadata(watermark)), Some(watermark));
+            for updates in [false, true] {
+                let position = Position { updates, ..Position::at(Offset(3), watermark) };
+                let found = Committed::new(Offset(3), &metadata(position));
+                assert_eq!((found.watermark, found.updates), (Some(watermark), updates));
+            }
         }
     }
 

@@ -69,6 +69,11 @@ impl Keys {
         format!("{}due:{partition}", self.namespace)
     }
 
+    /// Sorted set: open windows of a source partition that changed since they were last sent, under `emit = "updates"`.
+    pub fn changed(&self, partition: &SourcePartition) -> String {
+        format!("{}changed:{partition}", self.namespace)
+    }
+
     /// Stream: outputs of a source partition not yet known to be delivered.
     pub fn outbox(&self, partition: &SourcePartition) -> String {
         format!("{}outbox:{partition}", self.namespace)

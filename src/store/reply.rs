@@ -136,6 +136,7 @@ impl Fields {
         match self.get("kind")? {
             "notification" => self.notification().map(Output::Notification),
             "candle" => self.candle().map(Output::Candle),
+            "update" => self.candle().map(Output::Update),
             "late" => self.late().map(Output::Late),
             "dead_letter" => Some(Output::DeadLetter { reason: self.get("reason")?.to_owned() }),
             _ => None,

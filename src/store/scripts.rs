@@ -20,6 +20,9 @@ const DECIMAL: &str = include_str!("../../lua/lib/decimal.lua");
 const CANDLE: &str = include_str!("../../lua/lib/candle.lua");
 const RULES: &str = include_str!("../../lua/lib/rules.lua");
 
+/// Open candles sent by one `update` at most: a batch may wait for one page, and no longer.
+const UPDATES_PAGE: u32 = 1_000;
+
 fn script(parts: &[&str]) -> Script {
     Script::new(&parts.join("\n"))
 }
@@ -30,6 +33,8 @@ static APPLY: LazyLock<Script> =
 static ADVANCE: LazyLock<Script> = LazyLock::new(|| script(&[COMMON, include_str!("../../lua/advance.lua")]));
 static CLOSE: LazyLock<Script> =
     LazyLock::new(|| script(&[COMMON, DECIMAL, CANDLE, include_str!("../../lua/close.lua")]));
+static UPDATE: LazyLock<Script> =
+    LazyLock::new(|| script(&[COMMON, DECIMAL, CANDLE, include_str!("../../lua/update.lua")]));
 static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| script(&[COMMON, include_str!("../../lua/heartbeat.lua")]));
 static TRIM: LazyLock<Script> = LazyLock::new(|| script(&[COMMON, include_str!("../../lua/trim.lua")]));
 
@@ -194,6 +199,31 @@ pub enum Closed {
     Refused(Refusal),
 }
 
+/// The answer of `update`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Updated {
+    /// A page was sent.
+    Ok {
+        /// Whether the wave goes on.
+        more: bool,
+        /// The candles, as appended to the outbox.
+        outputs: Vec<Entry>,
+        /// Id of the last outbox entry now.
+        tail: OutboxId,
+        /// Changed windows that are left, for this wave or the next.
+        left: u64,
+    },
+    /// It is too early for a wave.
+    Wait {
+        /// By so many ms.
+        ms: u64,
+        /// Changed windows.
+        left: u64,
+    },
+    /// Nothing was done.
+    Refused(Refusal),
+}
+
 /// The answer of `heartbeat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beat {
@@ -219,6 +249,8 @@ pub struct Limits {
     pub page: u32,
     /// How long a closed candle stays, ms.
     pub expiry: i64,
+    /// Open candles are sent, at most so often, ms; `None`: they are not.
+    pub updates: Option<i64>,
 }
 
 /// The scripts for one namespace and one set of settings.
@@ -257,11 +289,13 @@ impl Scripts {
             Some(position) => cmd.arg(position.offset.0).arg(position.watermark.to_string()),
             None => cmd.arg("").arg(""),
         };
+        cmd.arg(if claim.delivered.is_some_and(|delivered| delivered.updates) { "updates" } else { "" });
+        cmd.arg(self.updates());
         let mut reply = call("claim", &CLAIM, conn, &cmd).await?;
         match reply.text()?.as_str() {
             "OK" => {
                 let epoch = reply.whole()? as u64;
-                let position = Position { offset: Offset(reply.whole()?), watermark: reply.watermark()? };
+                let position = Position::at(Offset(reply.whole()?), reply.watermark()?);
                 let tail = reply.outbox_id()?;
                 let (max_ts, max_ts_at, now) = (reply.optional()?, reply.optional()?, reply.whole()?);
                 Ok(Claimed::Ok(State {
@@ -326,7 +360,7 @@ impl Scripts {
             cmd.arg(self.limits.max_outputs);
         }
         cmd.arg(self.limits.max_matches).arg(self.limits.expiry).arg(&self.interval_names);
-        cmd.arg(self.limits.page).arg(batch.extras.len());
+        cmd.arg(self.limits.page).arg(batch.extras.len()).arg(self.updates());
         for extra in &batch.extras {
             extra_args(&mut cmd, extra);
         }
@@ -375,6 +409,30 @@ impl Scripts {
                 lost: reply.texts()?,
             }),
             word => refusal(word).map(Closed::Refused).ok_or_else(|| reply.malformed("OK, MORE or a refusal")),
+        }
+    }
+
+    /// Sends a page of the open candles that changed.
+    pub async fn update(
+        &self,
+        conn: &mut impl ConnectionLike,
+        partition: &SourcePartition,
+        guard: &Guard,
+    ) -> Result<Updated, StoreError> {
+        let mut cmd = self.guarded(&UPDATE, partition, guard);
+        cmd.arg(self.limits.updates.unwrap_or(0)).arg(self.limits.page.min(UPDATES_PAGE));
+        let mut reply = call("update", &UPDATE, conn, &cmd).await?;
+        match reply.text()?.as_str() {
+            word @ ("OK" | "MORE") => Ok(Updated::Ok {
+                more: word == "MORE",
+                outputs: reply.entries()?,
+                tail: reply.outbox_id()?,
+                left: reply.whole()? as u64,
+            }),
+            "WAIT" => Ok(Updated::Wait { ms: reply.whole()? as u64, left: reply.whole()? as u64 }),
+            word => {
+                refusal(word).map(Updated::Refused).ok_or_else(|| reply.malformed("OK, MORE, WAIT or a refusal"))
+            }
         }
     }
 
@@ -438,10 +496,15 @@ impl Scripts {
 
     fn command(&self, script: &Script, partition: &SourcePartition, token: &Token) -> Cmd {
         let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(script.get_hash()).arg(3);
+        cmd.arg(script.get_hash()).arg(4);
         cmd.arg(self.keys.source(partition)).arg(self.keys.due(partition)).arg(self.keys.outbox(partition));
+        cmd.arg(self.keys.changed(partition));
         cmd.arg(self.keys.namespace()).arg(&token.0);
         cmd
+    }
+
+    fn updates(&self) -> &'static str {
+        if self.limits.updates.is_some() { "updates" } else { "" }
     }
 
     fn guarded(&self, script: &Script, partition: &SourcePartition, guard: &Guard) -> Cmd {
@@ -517,6 +580,7 @@ mod tests {
             include_str!("../../lua/apply.lua"),
             include_str!("../../lua/advance.lua"),
             include_str!("../../lua/close.lua"),
+            include_str!("../../lua/update.lua"),
             include_str!("../../lua/heartbeat.lua"),
             include_str!("../../lua/trim.lua"),
         ];

@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn an_event_raises_its_counter_by_its_label() {
         let partition = SourcePartition { topic: "t".into(), partition: 0 };
-        let nowhere = Position { offset: Offset(0), watermark: Watermark::NEVER };
+        let nowhere = Position::at(Offset(0), Watermark::NEVER);
         let recorder = catalogue::recorder();
         let handle = recorder.handle();
         metrics::with_local_recorder(&recorder, || {

@@ -47,6 +47,7 @@ pub struct PartitionMetrics {
     level_notifications: Counter,
     final_candles: Counter,
     revised_candles: Counter,
+    open_candles: Counter,
     apply_seconds: Histogram,
     batch_ticks: Histogram,
     delivery_seconds: Histogram,
@@ -69,6 +70,7 @@ impl PartitionMetrics {
             level_notifications: counter!(catalogue::NOTIFICATIONS, "trigger" => "level"),
             final_candles: counter!(catalogue::CANDLES, "status" => "final"),
             revised_candles: counter!(catalogue::CANDLES, "status" => "revised"),
+            open_candles: counter!(catalogue::CANDLES, "status" => "open"),
             apply_seconds: histogram!(catalogue::APPLY_SECONDS),
             batch_ticks: histogram!(catalogue::BATCH_TICKS),
             delivery_seconds: histogram!(catalogue::DELIVERY_SECONDS),
@@ -102,6 +104,7 @@ impl PartitionMetrics {
             },
             Output::Candle(candle) if candle.revision == 0 => self.final_candles.increment(1),
             Output::Candle(_) => self.revised_candles.increment(1),
+            Output::Update(_) => self.open_candles.increment(1),
             Output::Late(_) | Output::DeadLetter { .. } => {}
         }
     }

@@ -182,6 +182,11 @@ impl Deliveries {
         self.outputs
     }
 
+    /// Whether all that is on its way is in the newest segment.
+    pub(super) fn is_newest_only(&self) -> bool {
+        self.segments.len() <= 1
+    }
+
     /// Whether nothing is on its way.
     pub(super) fn is_empty(&self) -> bool {
         self.segments.is_empty()

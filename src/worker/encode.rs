@@ -40,7 +40,16 @@ impl Encoder {
                 Output::Notification(notification) => {
                     self.notification(partition, generation, id.offset, notification)
                 }
-                Output::Candle(candle) => self.candle(candle),
+                Output::Candle(candle) => self.candle(candle, None),
+                Output::Update(candle) => {
+                    let source = StandRecord {
+                        topic: &partition.topic,
+                        partition: partition.partition,
+                        next_offset: id.offset.0,
+                        generation: (generation > 0).then_some(generation),
+                    };
+                    self.candle(candle, Some(source))
+                }
                 Output::Late(tick) => self.late_tick(partition, id.offset, tick),
                 Output::DeadLetter { reason } => self.dead_letter(partition, id.offset, reason, None),
             },
@@ -86,7 +95,8 @@ impl Encoder {
         )
     }
 
-    fn candle(&self, candle: &Candle) -> OutRecord {
+    /// `stands`: up to where an open candle is complete.
+    fn candle(&self, candle: &Candle, stands: Option<StandRecord<'_>>) -> OutRecord {
         record(
             &self.candles,
             &candle.symbol,
@@ -101,8 +111,13 @@ impl Encoder {
                 close: self.number(candle.close),
                 volume: self.number(candle.volume),
                 count: candle.count,
-                status: if candle.revision == 0 { "final" } else { "revised" },
+                status: match (&stands, candle.revision) {
+                    (Some(_), _) => "open",
+                    (None, 0) => "final",
+                    (None, _) => "revised",
+                },
                 revision: candle.revision,
+                source: stands,
             },
         )
     }
@@ -233,6 +248,20 @@ struct CandleRecord<'a> {
     count: u64,
     status: &'static str,
     revision: i64,
+    /// Of an open candle only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<StandRecord<'a>>,
+}
+
+/// How far an open candle has come: it holds its window's ticks of all offsets below.
+#[derive(Serialize)]
+struct StandRecord<'a> {
+    topic: &'a str,
+    partition: i32,
+    next_offset: i64,
+    /// Of a topic that was made again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<u64>,
 }
 
 #[derive(Serialize)]

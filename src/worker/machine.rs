@@ -1,7 +1,7 @@
 //! The protocol of one source partition as a state machine without I/O: events in, commands out.
 //!
 //! `takeover.rs` gets it to [`Phase::Running`]; this file applies and closes, `committing.rs` delivers, `silence.rs` lets
-//! time pass, `trouble.rs` is for when something goes wrong. At most one guarded script call is under way; deliveries
+//! time pass, `updating.rs` sends open candles, `trouble.rs` is for when something goes wrong. At most one guarded script call is under way; deliveries
 //! run beside it, several segments at a time.
 
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use super::delivery::{Deliveries, Prefix};
 use super::protocol::{Command, Event, Failure, Hold, HoldState, Mono, Notice, Settings};
 use super::silence::{ASK_AGAIN, Ask};
 use super::takeover::Takeover;
+use super::updating::Updates;
 use crate::domain::{Chunk, Offset, OutboxId, Position, RecordMark, Watermark};
 use crate::store::scripts::{Advanced, Applied, Beat, Closed, Effects, Guard, Token};
 
@@ -62,6 +63,8 @@ pub struct Machine {
     pub(super) last_commit: Mono,
     pub(super) trim: Option<OutboxId>,
     pub(super) trimming: bool,
+
+    pub(super) updates: Updates,
 
     pub(super) ask: Ask,
     pub(super) last_beat: Mono,
@@ -121,7 +124,7 @@ impl Machine {
             finished: false,
             guard: None,
             generation: 0,
-            delivered: Position { offset: Offset(0), watermark: Watermark::NEVER },
+            delivered: Position::at(Offset(0), Watermark::NEVER),
             next_due: None,
             max_ts: None,
             max_ts_at: 0,
@@ -139,6 +142,7 @@ impl Machine {
             last_commit: 0,
             trim: None,
             trimming: false,
+            updates: Updates::default(),
             ask: Ask::After(0),
             last_beat: 0,
             hold: Hold { state: HoldState::Lagging, reason: "being taken over".into() },
@@ -226,6 +230,7 @@ impl Machine {
             Event::RangeUnknown(_) => self.ask = Ask::After(now + ASK_AGAIN),
             Event::Applied(reply) => self.applied(now, reply),
             Event::Closed(reply) => self.closed(now, reply),
+            Event::Updated(reply) => self.updated(now, reply),
             Event::Advanced(reply) => self.advanced(now, reply),
             Event::Beat(reply) => {
                 self.calling = false;
@@ -255,7 +260,7 @@ impl Machine {
                     Some(_) if self.committing.is_none() => self.last_commit + IDLE_COMMIT,
                     _ => Mono::MAX,
                 };
-                beat.min(ask).min(commit)
+                beat.min(ask).min(commit).min(self.update_at())
             }
             Phase::Stopped(_) => beat,
             _ => now + self.settings.heartbeat,
@@ -349,17 +354,20 @@ impl Machine {
         }
         self.deliver(now);
         self.update_hold(now);
-        if self.stopping && !self.calling && self.sealed && self.nothing_in_flight() {
-            self.release();
+        if self.stopping && !self.calling {
+            let delivered = self.sealed && self.deliveries.is_empty();
+            if self.nothing_is_committed() && (delivered || self.leaves_updates(now)) {
+                self.release();
+            }
         }
     }
 
     fn nothing_in_flight(&self) -> bool {
-        self.deliveries.is_empty()
-            && self.committing.is_none()
-            && self.candidate.position.is_none()
-            && self.trim.is_none()
-            && !self.trimming
+        self.deliveries.is_empty() && self.nothing_is_committed()
+    }
+
+    fn nothing_is_committed(&self) -> bool {
+        self.committing.is_none() && self.candidate.position.is_none() && self.trim.is_none() && !self.trimming
     }
 
     fn next_call(&mut self, now: Mono, clock: i64) {
@@ -369,14 +377,19 @@ impl Machine {
             if self.next_due.is_some_and(|due| position.watermark.passes(due)) {
                 return self.call(Command::Close(guard));
             }
-            self.sealed = true;
-            self.deliveries.seal(position);
+            if !self.holds_updates(position) {
+                self.sealed = true;
+                self.deliveries.seal(self.sealing_position(position));
+            }
         }
         // Reached, or passed: a state that was lost begins anew behind it if the log's head is gone.
         if position.offset >= self.delivered.offset && self.delivered.watermark > position.watermark {
             return self.call(Command::Advance(guard, self.delivered.watermark, None));
         }
         if self.stopping {
+            if self.update_is_due(now, position, true) {
+                self.ask_for_update(guard);
+            }
             return;
         }
         if now >= self.last_beat + self.settings.heartbeat {
@@ -386,14 +399,21 @@ impl Machine {
         if self.finished {
             return;
         }
-        if self.undelivered() >= self.settings.max_undelivered {
-            return;
+        if self.update_is_due(now, position, false) {
+            return self.ask_for_update(guard);
         }
-        if let Some(built) = self.next_batch(position, clock) {
+        let full = self.undelivered() >= self.settings.max_undelivered;
+        if !full && let Some(built) = self.next_batch(position, clock) {
             let single = built.records <= 1;
             let batch = Arc::clone(&built.batch);
             self.built = Some(built);
             return self.call(Command::Apply(guard, batch, single));
+        }
+        if self.update_is_due(now, position, true) {
+            return self.ask_for_update(guard);
+        }
+        if full {
+            return;
         }
         if self.settings.batch.block_bad_records
             && let Some(front) = self.buffer.front()
@@ -469,7 +489,7 @@ impl Machine {
     fn take_effects(&mut self, now: Mono, built: &Built, effects: Effects) {
         let Some(guard) = &mut self.guard else { return };
         let batch = Arc::clone(&built.batch);
-        guard.position = Position { offset: batch.to, watermark: batch.watermark_after };
+        guard.position = Position::at(batch.to, batch.watermark_after);
         guard.tail = effects.tail;
         self.next_due = effects.next_due;
         if batch.max_ts > self.max_ts {
@@ -478,6 +498,7 @@ impl Machine {
         self.buffer.consume(built.records);
         self.batch_records = self.batch_records.saturating_mul(2);
         self.backoff = 0;
+        self.note_change();
         self.unseal();
         self.deliveries.add_entries(effects.outputs, self.delivered, |offset| built.find(offset));
         for record in &built.bad {
@@ -508,6 +529,7 @@ impl Machine {
                     guard.tail = tail;
                 }
                 self.next_due = next_due;
+                self.look_again_for_updates();
                 self.deliveries.add_entries(outputs, self.delivered, |_| None);
                 self.tell_lost(lost);
             }
@@ -531,7 +553,7 @@ impl Machine {
     }
 
     /// A segment begins: it is complete once no window at or below its watermark is open.
-    fn unseal(&mut self) {
+    pub(super) fn unseal(&mut self) {
         if self.sealed {
             self.deliveries.begin(None);
             self.sealed = false;

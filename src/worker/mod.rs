@@ -13,6 +13,7 @@
 //! | `takeover` | how it gets there, in the one order that is safe |
 //! | [`batching`] | records to a batch: grouped, merged, late and future ticks told apart |
 //! | `silence` | time on a quiet partition, and what holds it back |
+//! | `updating` | open candles, sent as they change |
 //! | `delivery`, `committing` | outputs in order, the position that they are delivered up to, trimming |
 //! | `trouble` | try again, stop loudly, give the partition up |
 //! | [`encode`] | outputs as Kafka records |
@@ -30,3 +31,4 @@ mod silence;
 pub mod supervisor;
 mod takeover;
 mod trouble;
+mod updating;

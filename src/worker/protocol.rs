@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{Guarantee, RecoveryConfig};
 use crate::domain::{Batch, Chunk, Entry, Offset, OutboxId, Position, Watermark};
-use crate::store::scripts::{Advanced, Applied, Beat, Claim, Claimed, Closed, Guard, Token};
+use crate::store::scripts::{Advanced, Applied, Beat, Claim, Claimed, Closed, Guard, Token, Updated};
 
 use super::batching::{BatchSettings, RecordRef};
 
@@ -22,6 +22,8 @@ pub struct Settings {
     pub guarantee: Guarantee,
     /// What to do when something is missing at takeover.
     pub recovery: RecoveryConfig,
+    /// Open candles are sent, each at most so often, ms; `None`: they are not.
+    pub update_interval: Option<u64>,
     /// How ticks become batches.
     pub batch: BatchSettings,
     /// Least time, ms, that time passes later than the clock on a quiet partition.
@@ -62,6 +64,8 @@ pub enum Command {
     Apply(Guard, Arc<Batch>, bool),
     /// Close a page of windows.
     Close(Guard),
+    /// Send a page of the open candles that changed.
+    Update(Guard),
     /// Raise the watermark; with a grace (ms) at most as far as the clock allows.
     Advance(Guard, Watermark, Option<i64>),
     /// Say that the owner is alive, and what holds time back.
@@ -120,6 +124,8 @@ pub enum Event {
     Applied(Applied),
     /// The answer to `Close`.
     Closed(Closed),
+    /// The answer to `Update`.
+    Updated(Updated),
     /// The answer to `Advance`.
     Advanced(Advanced),
     /// The answer to `Heartbeat`.

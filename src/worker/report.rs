@@ -160,7 +160,7 @@ impl Reporter {
                     match entry.output {
                         Output::Notification(_) => add(&totals.notifications, 1),
                         Output::Candle(_) => add(&totals.candles, 1),
-                        Output::Late(_) | Output::DeadLetter { .. } => {}
+                        Output::Update(_) | Output::Late(_) | Output::DeadLetter { .. } => {}
                     }
                 }
                 Outgoing::DeadLetter { offset, kind, reason, .. } => {

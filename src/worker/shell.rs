@@ -359,6 +359,7 @@ impl Shell {
                     scripts.apply(conn, &partition, guard, batch, *single).await.map(Event::Applied)
                 }
                 Command::Close(guard) => scripts.close(conn, &partition, guard).await.map(Event::Closed),
+                Command::Update(guard) => scripts.update(conn, &partition, guard).await.map(Event::Updated),
                 Command::Advance(guard, to, grace) => {
                     scripts.advance(conn, &partition, guard, *to, *grace).await.map(Event::Advanced)
                 }
@@ -394,6 +395,7 @@ fn cross(event: &Event) {
         Event::Reading => failpoint::pass("reading"),
         Event::Applied(_) => failpoint::pass("applied"),
         Event::Closed(_) => failpoint::pass("closed"),
+        Event::Updated(_) => failpoint::pass("updated"),
         Event::Advanced(_) => failpoint::pass("advanced"),
         Event::Sent(_) => failpoint::pass("sent"),
         Event::CommitDone => failpoint::pass("committed"),
@@ -439,7 +441,7 @@ fn committed_of(committed: Option<crate::kafka::Committed>) -> Committed {
     match committed {
         None => Committed::None,
         Some(found) => match found.watermark {
-            Some(watermark) => Committed::At(Position { offset: found.offset, watermark }),
+            Some(watermark) => Committed::At(Position { offset: found.offset, watermark, updates: found.updates }),
             None => Committed::Unreadable(found.offset, found.metadata),
         },
     }

@@ -162,6 +162,7 @@ pub fn settings_of(config: &Config) -> Settings {
         fingerprint: fingerprint(config),
         guarantee: config.kafka.processing_guarantee,
         recovery: config.recovery.clone(),
+        update_interval: config.update_interval().map(|interval| interval.as_millis() as u64),
         batch: BatchSettings {
             intervals: candles.intervals.clone(),
             lateness,
@@ -185,6 +186,7 @@ pub fn scripts_of(config: &Config) -> Scripts {
         max_matches: config.rules.max_matches,
         page: CLOSE_PAGE,
         expiry: millis(config.candles.keep).saturating_mul(2),
+        updates: config.update_interval().map(millis),
     };
     Scripts::new(Keys::new(&config.namespace), config.candles.intervals.clone(), limits)
 }

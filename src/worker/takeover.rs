@@ -77,7 +77,7 @@ impl Machine {
             Event::Range { start, end } => self.learn_range(start, end),
             Event::RangeUnknown(failure) => self.fail(now, failure),
             Event::StartCommitted => {
-                let position = Position { offset: self.takeover.start.unwrap_or(Offset(0)), watermark: Watermark::NEVER };
+                let position = Position::at(self.takeover.start.unwrap_or(Offset(0)), Watermark::NEVER);
                 self.takeover.committed = Some(Committed::At(position));
                 self.claim(self.takeover.start, self.takeover.reset);
             }
@@ -122,7 +122,7 @@ impl Machine {
             None | Some(Committed::None) => return self.ask_range(WhyRange::First),
             // The start is committed before Redis is written: an owner ended, or is, between the two. Before the first
             // tick there is no state to lose.
-            Some(Committed::At(Position { offset, watermark: Watermark::NEVER })) => {
+            Some(Committed::At(Position { offset, watermark: Watermark::NEVER, .. })) => {
                 let start = Some(*offset);
                 return self.claim(start, None);
             }
@@ -130,7 +130,7 @@ impl Machine {
             Some(Committed::Unreadable(offset, _)) => *offset,
         };
         let known = self.takeover.committed.as_ref().and_then(Committed::position);
-        let delivered = known.unwrap_or(Position { offset, watermark: Watermark::NEVER });
+        let delivered = known.unwrap_or(Position::at(offset, Watermark::NEVER));
         match self.settings.recovery.on_state_loss {
             OnStateLoss::Stop => self.stop(
                 "state_loss",
@@ -170,7 +170,7 @@ impl Machine {
         let found = match &self.takeover.committed {
             Some(Committed::At(position)) => Ok(*position),
             Some(Committed::Unreadable(offset, metadata)) if metadata.is_empty() => {
-                let moved = Position { offset: *offset, watermark: Watermark::NEVER };
+                let moved = Position::at(*offset, Watermark::NEVER);
                 self.tell(moved_by_hand(state.position.offset, moved.offset));
                 Ok(moved)
             }
@@ -196,10 +196,11 @@ impl Machine {
             }
             Err(problem) => {
                 self.tell(format!("{problem}: going on from the state, the last outputs may be sent again"));
-                self.delivered = Position { offset: state.position.offset, watermark: Watermark::NEVER };
+                self.delivered = Position::at(state.position.offset, Watermark::NEVER);
                 self.takeover.delivered_unknown = true;
             }
         }
+        self.take_delivered_updates();
         self.max_ts = state.max_ts;
         self.max_ts_at = now.saturating_sub(state.max_ts_age as u64);
         self.next_due = state.next_due;
@@ -214,7 +215,7 @@ impl Machine {
             WhyRange::First | WhyRange::Reset => {
                 self.takeover.start = Some(start);
                 self.takeover.reset = (self.takeover.why_range == WhyRange::Reset).then_some(self.generation);
-                self.commands.push(Command::CommitStart(Position { offset: start, watermark: Watermark::NEVER }));
+                self.commands.push(Command::CommitStart(Position::at(start, Watermark::NEVER)));
             }
             WhyRange::Rebuild => {
                 self.takeover.start = Some(start);
@@ -302,6 +303,9 @@ impl Machine {
                 self.takeover.delivered_unknown = false;
                 self.delivered.offset = self.delivered.offset.min(entries[0].id.offset);
             }
+            if let Some(position) = self.takeover.claimed.as_ref().map(|(_, state)| state.position) {
+                self.take_updates_left(position, &entries);
+            }
             self.deliveries.add_entries(entries, self.delivered, |_| None);
             return self.commands.push(Command::ReadOutbox(Some(last)));
         }
@@ -358,7 +362,9 @@ mod tests {
 
     use super::*;
     use crate::config::{LatePolicy, RecoveryConfig};
-    use crate::domain::{OutboxId, Output};
+    use crate::domain::output::Candle;
+    use crate::domain::{OutboxId, Output, Price, Volume};
+    use crate::store::scripts::Updated;
     use crate::worker::batching::BatchSettings;
     use crate::worker::protocol::Settings;
 
@@ -382,6 +388,7 @@ mod tests {
                 block_bad_records: false,
             },
             idle_grace: 0,
+            update_interval: None,
             max_batch: 1,
             max_undelivered: 1,
             heartbeat: 1_000,
@@ -390,7 +397,7 @@ mod tests {
     }
 
     fn at(offset: i64) -> Position {
-        Position { offset: Offset(offset), watermark: Watermark::at(0) }
+        Position::at(Offset(offset), Watermark::at(0))
     }
 
     fn state(generation: u64, position: Position) -> State {
@@ -450,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_state_that_begins_behind_the_delivered_offset_advances_to_its_watermark() {
-        let begins = Position { offset: Offset(9), watermark: Watermark::NEVER };
+        let begins = Position::at(Offset(9), Watermark::NEVER);
         let mut machine = claimed(at(6), state(0, begins));
         for event in [
             Event::Range { start: Offset(9), end: Offset(20) },
@@ -465,6 +472,74 @@ mod tests {
         let advances =
             |command: &Command| matches!(command, Command::Advance(_, to, None) if *to == at(6).watermark);
         assert!(commands.iter().any(advances), "{commands:?}");
+    }
+
+    /// A machine that runs at offset 8, where the owner before left an update in the outbox.
+    fn with_an_update_left(update_interval: Option<u64>) -> Machine {
+        let left = OutboxId { offset: Offset(8), n: 1 };
+        let mut machine = Machine::new(Arc::new(Settings { update_interval, max_undelivered: 10, ..settings() }));
+        machine.handle(0, 0, 0, Event::Start);
+        let update = Entry { id: left, output: Output::Update(candle()) };
+        for event in [
+            Event::Committed(Committed::At(at(8))),
+            Event::Claimed(Token::new(1), Claimed::Ok(State { tail: left, ..state(0, at(8)) })),
+            Event::Range { start: Offset(0), end: Offset(8) },
+            Event::Outbox(vec![update]),
+            Event::Outbox(Vec::new()),
+            Event::Beat(Beat::Ok { outbox: 1, open_windows: 1 }),
+            Event::Reading,
+            Event::End(Offset(8)),
+            Event::Sent(0),
+        ] {
+            hear(&mut machine, event);
+        }
+        machine
+    }
+
+    fn candle() -> Candle {
+        let price = Price::parse("1").expect("it is a price").value;
+        let volume = Volume::parse("1").expect("it is a volume");
+        let interval = "1s".parse().expect("it is an interval");
+        let (symbol, start, end) = ("X".to_owned(), 1_000, 2_000);
+        let [open, high, low, close] = [price; 4];
+        Candle { symbol, interval, start, end, open, high, low, close, volume, count: 1, revision: 0 }
+    }
+
+    fn commits(machine: &mut Machine) -> Option<Position> {
+        machine.take_commands().into_iter().find_map(|command| match command {
+            Command::Commit(position) => Some(position),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn updates_that_were_left_are_committed_once_their_wave_has_ended() {
+        let mut machine = with_an_update_left(Some(1_000));
+        assert_eq!(commits(&mut machine), None, "more of the wave may come");
+        hear(&mut machine, Event::Updated(Updated::Wait { ms: 500, left: 0 }));
+        assert_eq!(commits(&mut machine), Some(Position { updates: true, ..at(8) }), "it has ended, they say");
+    }
+
+    #[test]
+    fn updates_of_an_offset_at_which_more_will_be_sent_wait_for_the_next_wave() {
+        let mut machine = with_an_update_left(Some(1_000));
+        hear(&mut machine, Event::Updated(Updated::Wait { ms: 500, left: 2 }));
+        assert_eq!(commits(&mut machine), None);
+        assert_eq!(machine.wake_at(0), 500);
+        machine.handle(500, 0, machine.attempt(), Event::Tick);
+        let commands = machine.take_commands();
+        assert!(commands.iter().any(|command| matches!(command, Command::Update(_))), "{commands:?}");
+        // Told to end meanwhile, it leaves them to the next owner.
+        let mut machine = with_an_update_left(Some(1_000));
+        hear(&mut machine, Event::Updated(Updated::Wait { ms: 500, left: 2 }));
+        hear(&mut machine, Event::Stop);
+        assert_eq!(*machine.phase(), Phase::Released);
+    }
+
+    #[test]
+    fn updates_that_were_left_are_committed_by_an_owner_that_sends_none() {
+        let mut machine = with_an_update_left(None);
+        assert_eq!(commits(&mut machine), Some(Position { updates: true, ..at(8) }));
     }
 
     #[test]

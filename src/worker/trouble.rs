@@ -4,6 +4,7 @@ use super::delivery::Prefix;
 use super::machine::{Machine, Phase};
 use super::protocol::{Command, Failure, Hold, HoldState, Mono, Notice};
 use super::silence::Ask;
+use super::updating::Updates;
 use crate::store::scripts::Refusal;
 
 /// Pause before the first retry of a takeover, ms; doubled up to [`LONGEST_BACKOFF`].
@@ -74,6 +75,7 @@ impl Machine {
         self.committing = None;
         self.trim = None;
         self.trimming = false;
+        self.updates = Updates::default();
         self.ask = Ask::After(0);
         self.max_ts = None;
         self.next_due = None;

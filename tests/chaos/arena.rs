@@ -245,16 +245,17 @@ fn settle(
             let key = |family: &str| format!("{}{family}:{source}", config.namespace);
             let outbox: usize = redis.xlen(key("outbox"))?;
             let due: Vec<String> = redis.zrange(key("due"), 0, -1)?;
+            let changed: usize = redis.zcard(key("changed"))?;
             let open = due.iter().filter(|member| !member.starts_with("CLOSE-")).count();
             let end = reader
                 .fetch_watermarks(&config.kafka.topic, number, Duration::from_secs(5))
                 .map_or(-1, |(_, end)| end);
             let delivered = committed.get(&number).copied().unwrap_or(-1);
-            if outbox > 0 || open > 0 || delivered != end {
+            if outbox > 0 || open > 0 || changed > 0 || delivered != end {
                 let told: Vec<Option<String>> =
                     redis.hmget(key("source"), &["next_offset", "owner", "state", "reason", "seen"])?;
                 left.push(format!(
-                    "{source}: {outbox} in the outbox, {open} windows open, committed {delivered} of {end}; {told:?}"
+                    "{source}: {outbox} in the outbox, {open} windows open, {changed} changed, committed {delivered} of {end}; {told:?}"
                 ));
             }
         }

@@ -171,11 +171,11 @@ fn report(args: &Args, total: &Total, took: Duration) {
     for (kind, count) in &total.by_kind {
         println!("  {count:>5}  {kind}");
     }
-    let Tally { ticks, dead_letters, notifications, candles, repeated, closed_by_clock, claims, fenced } =
+    let Tally { ticks, dead_letters, notifications, candles, updates, repeated, closed_by_clock, claims, fenced } =
         total.tally;
     println!(
         "compared: {ticks} ticks, {dead_letters} dead letters, {notifications} notifications, {candles} candles \
-         ({closed_by_clock} windows closed by the clock first); {repeated} outputs were sent again, word for word"
+         and {updates} open ones ({closed_by_clock} windows closed by the clock first); {repeated} outputs were sent again, word for word"
     );
     println!("owners: {claims} claims; {fenced} calls of former owners, none of which wrote");
     let result = if total.failed.is_empty() { "ok" } else { "FAILED" };
@@ -197,6 +197,7 @@ impl Tally {
         self.dead_letters += other.dead_letters;
         self.notifications += other.notifications;
         self.candles += other.candles;
+        self.updates += other.updates;
         self.repeated += other.repeated;
         self.closed_by_clock += other.closed_by_clock;
         self.claims += other.claims;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
-use tickwatch::config::{Config, Guarantee, LatePolicy, Numbers, Scalar};
+use tickwatch::config::{Config, Emit, Guarantee, LatePolicy, Numbers, Scalar};
 
 /// Everything a seed decides. The same seed makes the same plan; how threads and processes interleave is the machine's.
 #[derive(Debug, Clone)]
@@ -59,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) max_undelivered: u32,
     pub(crate) max_buffered: u32,
     pub(crate) numbers: Numbers,
+    /// Open candles are sent too, each at most so often.
+    pub(crate) update_interval: Option<Duration>,
 }
 
 macro_rules! faults {
@@ -163,6 +165,7 @@ impl Plan {
             faults: Vec::new(),
         };
         plan.faults = plan.draw_faults(&mut rng);
+        plan.settings.update_interval = draw_update_interval(&mut self::rng(seed, 7));
         plan
     }
 
@@ -241,6 +244,14 @@ impl Plan {
         self.sentinel || self.faults.iter().any(|(_, fault)| *fault == Fault::RedisRolledBack)
     }
 
+    /// How often Redis may come back older than it was.
+    pub(crate) fn rollbacks(&self) -> usize {
+        let older = |fault: Fault| {
+            matches!(fault, Fault::RedisRolledBack) || (self.sentinel && fault == Fault::ReplicaPromoted)
+        };
+        self.faults.iter().filter(|(_, fault)| older(*fault)).count() + usize::from(self.sentinel)
+    }
+
     /// The service's configuration, but for names and addresses.
     pub(crate) fn configure(&self, config: &mut Config) -> anyhow::Result<()> {
         let settings = &self.settings;
@@ -259,6 +270,10 @@ impl Plan {
         config.worker.max_buffered = settings.max_buffered;
         config.worker.heartbeat = Duration::from_millis(200);
         config.output.numbers = settings.numbers;
+        if let Some(interval) = settings.update_interval {
+            config.output.emit = Emit::Updates;
+            config.output.update_interval = interval;
+        }
         let milliseconds = |duration: Duration| Scalar(duration.as_millis().to_string());
         config.kafka.consumer.insert("session.timeout.ms".into(), milliseconds(settings.session));
         config.kafka.consumer.insert("heartbeat.interval.ms".into(), milliseconds(settings.session / 5));
@@ -268,6 +283,12 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// From numbers of its own: what came before it is drawn as before.
+fn draw_update_interval(rng: &mut StdRng) -> Option<Duration> {
+    let ms = *[100, 250, 1_000].choose(rng).expect("not empty");
+    rng.random_bool(0.5).then(|| Duration::from_millis(ms))
 }
 
 impl Settings {
@@ -302,6 +323,7 @@ impl Settings {
             max_undelivered: max_outputs * *[1, 5, 1_000].choose(rng).expect("not empty"),
             max_buffered: *[200, 50_000].choose(rng).expect("not empty"),
             numbers: *[Numbers::Number, Numbers::String].choose(rng).expect("not empty"),
+            update_interval: None,
         }
     }
 }

@@ -14,11 +14,14 @@
 //!   and dead letters do not depend on the watermark: they stay exact. Exactly once with `revise`, what was sent last
 //!   about a candle has the values that are stored; as a revision of which tick, may be of either history.
 //!
+//! Open candles are judged by the log alone; see [`crate::common::updates`].
+//!
 //! When a rule that is put or removed while ticks flow takes effect is a race; see [`crate::rules`].
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use redis::Commands as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickwatch::config::{Config, Guarantee, LatePolicy};
@@ -29,6 +32,7 @@ use crate::common::kafka::{Isolation, Record, consume_all};
 use crate::common::now;
 use crate::common::oracle::{self, Decimal};
 use crate::common::rules::is_there;
+use crate::common::updates;
 use crate::plan::{Plan, Time};
 use crate::rules::LiveRule;
 
@@ -46,6 +50,8 @@ pub(crate) struct Tally {
     pub(crate) dead_letters: usize,
     pub(crate) notifications: usize,
     pub(crate) candles: usize,
+    /// Open candles received, repeats included.
+    pub(crate) updates: usize,
     /// Sent again, word for word.
     pub(crate) repeated: usize,
     /// Windows that the clock closed before a later tick did.
@@ -118,6 +124,7 @@ pub(crate) fn judge(
     verdict.check_outputs();
     verdict.check_state(state, read_at);
     verdict.check_once(redis)?;
+    verdict.check_updates(redis)?;
     if verdict.differences.is_empty() {
         return Ok(Ok(verdict.tally));
     }
@@ -507,6 +514,50 @@ impl Verdict<'_> {
             if is_there(redis, self.config, rule)? == of_rule.is_some() {
                 let text = format!("the rule {} of {}, after {of_rule:?}", rule.id, encode_symbol(&rule.symbol));
                 self.differ(of_rule.map_or("", |(_, name)| name), text);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was sent of open candles. A window that is open at the end was sent last as it stands.
+    fn check_updates(&mut self, redis: &mut redis::Connection) -> anyhow::Result<()> {
+        let log: updates::Log = self
+            .log
+            .iter()
+            .map(|(number, records)| {
+                let ticks = records.iter().filter_map(|Logged { record, tick }| {
+                    Some((record.offset, Some(record.timestamp), tick.clone()?))
+                });
+                (*number, ticks.collect())
+            })
+            .collect();
+        let run = updates::Run { rollbacks: self.plan.rollbacks() };
+        for updates::Difference { window, text } in updates::judge(self.config, &log, &self.received.candles, run)?
+        {
+            self.differ(&window, text);
+        }
+        let last = updates::last_updates(&self.received.candles)?;
+        self.tally.updates = last.values().map(|(count, _)| count).sum();
+        if self.plan.settings.update_interval.is_none() {
+            for (window, (count, _)) in &last {
+                self.differ("", format!("{window:?} was sent {count} times while it was open"));
+            }
+            return Ok(());
+        }
+        for number in self.log.keys().copied().collect::<Vec<_>>() {
+            let due = format!("{}due:{}/{number}", self.config.namespace, self.config.kafka.topic);
+            let open: Vec<String> = redis.zrange(due, 0, -1)?;
+            for member in open {
+                let mut parts = member.rsplitn(3, ':');
+                let (start, interval) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+                let symbol = decode_symbol(parts.next().unwrap_or_default()).into_owned();
+                let count: u64 = redis.hget(format!("{}ohlc:{member}", self.config.namespace), "count")?;
+                let window = (symbol, interval.to_owned(), start.parse().unwrap_or_default());
+                let sent = last.get(&window).and_then(|(_, value)| count_of(&format!(" -> {value}")));
+                if sent != Some(count) {
+                    let text = format!("{member} is open with {count} ticks, and was sent last with {sent:?}");
+                    self.differ("", text);
+                }
             }
         }
         Ok(())

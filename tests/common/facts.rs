@@ -22,6 +22,8 @@ pub(crate) struct Received {
     /// `notification <id>`, `candle <symbol>:<interval>:<start>:<revision>`, `late <partition>/<offset>` and
     /// `dead letter <partition>/<offset>`, each with the record's value.
     pub(crate) outputs: Facts,
+    /// Everything in the topic of candles; what is open there is judged by [`super::updates`].
+    pub(crate) candles: Vec<Record>,
     /// What differs between two records of one name.
     pub(crate) conflicts: Vec<String>,
     /// Names of records that repeat another, word for word.
@@ -99,13 +101,21 @@ impl Received {
     /// Everything in the output topics, read at `brokers`.
     pub(crate) fn read(config: &Config, brokers: &str) -> anyhow::Result<Received> {
         let read = |topic: &str| consume_all(brokers, topic, isolation(config));
-        let mut received = Received { outputs: Facts::new(), conflicts: Vec::new(), repeated: Vec::new() };
+        let mut received = Received {
+            outputs: Facts::new(),
+            candles: read(&config.output.candles)?,
+            conflicts: Vec::new(),
+            repeated: Vec::new(),
+        };
         for record in read(&config.output.notifications)? {
             received
                 .take(format!("notification {}", record.json()?["id"].as_str().unwrap_or_default()), &record)?;
         }
-        for record in read(&config.output.candles)? {
+        for record in received.candles.clone() {
             let value = record.json()?;
+            if value["status"] == "open" {
+                continue;
+            }
             let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
             let number = |field: &str| value[field].as_i64().unwrap_or(-1);
             let (symbol, interval) = (text("symbol"), text("interval"));

@@ -7,6 +7,7 @@ pub(crate) mod kafka;
 pub(crate) mod monitor;
 pub(crate) mod oracle;
 pub(crate) mod rules;
+pub(crate) mod updates;
 pub(crate) mod worker;
 
 use std::thread;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use redis::Commands as _;
 use rustix::process::Signal;
-use tickwatch::config::{Guarantee, OnStateLoss, Scalar};
+use tickwatch::config::{Emit, Guarantee, OnStateLoss, Scalar};
 
 use crate::harness::{Case, Needs, Stage, Worker, cases, skip};
 use crate::market::{Market, SETTLED, put_rules, walk};
@@ -63,6 +63,9 @@ deaths! {
     a_transaction_has_begun_exactly_once: ExactlyOnce, Load, "transaction_begun", 2;
     a_transaction_waits_for_its_commit_exactly_once: ExactlyOnce, Load, "transaction_filled", 3;
     a_transaction_is_committed_exactly_once: ExactlyOnce, Load, "transacted", 3;
+    open_candles_are_sent: AtLeastOnce, Updates, "updated", 3;
+    open_candles_are_sent_exactly_once: ExactlyOnce, Updates, "updated", 3;
+    open_candles_are_committed_exactly_once: ExactlyOnce, Updates, "transacted", 4;
     the_outbox_is_trimmed: AtLeastOnce, Load, "trimmed", 2;
     the_outbox_is_trimmed_exactly_once: ExactlyOnce, Load, "trimmed", 3;
     the_state_is_being_rebuilt: AtLeastOnce, Rebuild, "applied", 4;
@@ -76,6 +79,8 @@ deaths! {
 enum Scene {
     /// Its partitions' first owner, under load.
     Load,
+    /// The same, and it sends open candles.
+    Updates,
     /// It takes over what another death left: applied, not delivered.
     Takeover,
     /// Redis lost all but the rules, and it reads the log again.
@@ -108,6 +113,10 @@ fn die_and_compare(
         config.recovery.on_state_loss = OnStateLoss::Rebuild;
         // The dead are missed sooner.
         config.kafka.consumer.insert("session.timeout.ms".into(), Scalar("1000".into()));
+        if scene == Scene::Updates {
+            config.output.emit = Emit::Updates;
+            config.output.update_interval = Duration::from_millis(150);
+        }
         if scene == Scene::Silence {
             config.candles.idle_grace = Duration::ZERO;
         }
@@ -132,7 +141,9 @@ fn die_and_compare(
     let mut dying = start(&market, point, passing)?;
     match scene {
         Scene::Silence | Scene::Rebuild => {}
-        Scene::Load | Scene::Takeover => market.under_load(&mut ticks, || dying.wait(PATIENCE).map(drop))?,
+        Scene::Load | Scene::Takeover | Scene::Updates => {
+            market.under_load(&mut ticks, || dying.wait(PATIENCE).map(drop))?;
+        }
         Scene::Stop => market.under_load(&mut ticks, || {
             market.wait_under_way()?;
             dying.stop().map(drop)

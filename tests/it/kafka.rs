@@ -265,7 +265,7 @@ fn ensure_eq<T: PartialEq + Debug>(found: T, expected: T, what: &str) -> anyhow:
 }
 
 fn position(offset: i64, watermark: Watermark) -> Position {
-    Position { offset: Offset(offset), watermark }
+    Position::at(Offset(offset), watermark)
 }
 
 fn out(topic: &str, key: &str, value: Vec<u8>) -> OutRecord {

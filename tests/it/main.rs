@@ -44,6 +44,7 @@ mod simulation;
 mod tail;
 mod takeover;
 mod time;
+mod updates;
 mod workers;
 mod wrong_at_claim;
 
@@ -84,6 +85,7 @@ const MODULES: &[Module] = &[
     Module::Cases(tail::cases),
     Module::Cases(takeover::cases),
     Module::Cases(time::cases),
+    Module::Cases(updates::cases),
     Module::Cases(workers::cases),
     Module::Cases(wrong_at_claim::cases),
 ];

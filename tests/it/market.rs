@@ -13,10 +13,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rdkafka::consumer::BaseConsumer;
 use redis::Commands as _;
-use tickwatch::config::Config;
+use tickwatch::config::{Config, Emit};
 
 pub(crate) use crate::common::facts::{Expected, Facts, Received, assert_same, plain};
-use crate::common::{facts, kafka, rules};
+use crate::common::{facts, kafka, rules, updates};
 use crate::harness::{self, Message, Stage, Worker, process_of, wait_until};
 use crate::oracle;
 
@@ -301,7 +301,24 @@ impl<'s> Market<'s> {
         let received = self.received()?;
         assert_same("outputs", &expected.outputs, &received.outputs)?;
         assert_same("state", &expected.state, &self.state()?)?;
+        self.check_updates(&received.candles)?;
         Ok(received.repeated)
+    }
+
+    /// Checks what was sent of open candles: nothing, unless the settings say so.
+    fn check_updates(&self, candles: &[kafka::Record]) -> anyhow::Result<()> {
+        let mut log = updates::Log::new();
+        for (&(number, offset), sent) in self.log.lock().unwrap().iter() {
+            if let Sent::Tick(tick) = sent {
+                log.entry(number).or_default().push((offset, None, tick.for_oracle()));
+            }
+        }
+        let differences = updates::judge(&self.config, &log, candles, updates::Run::default())?;
+        let shown: Vec<&str> = differences.iter().take(6).map(|difference| difference.text.as_str()).collect();
+        ensure!(shown.is_empty(), "{} differences in updates:\n{}", differences.len(), shown.join("\n"));
+        let sent = updates::last_updates(candles)?;
+        ensure!(sent.is_empty() == (self.config.output.emit == Emit::Final), "open candles: {sent:?}");
+        Ok(())
     }
 
     /// [`Market::check`], and that nothing was repeated; else the workers' logs say why.

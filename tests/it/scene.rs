@@ -262,6 +262,16 @@ pub(crate) struct Candle {
     pub(crate) count: u64,
     pub(crate) status: String,
     pub(crate) revision: i64,
+    /// Of an open candle.
+    pub(crate) source: Option<CandleSource>,
+}
+
+/// Up to where an open candle holds.
+#[derive(Debug, Deserialize)]
+pub(crate) struct CandleSource {
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) next_offset: i64,
 }
 
 impl fmt::Display for Candle {

@@ -8,6 +8,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use anyhow::{Context as _, bail, ensure};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use redis::Commands as _;
@@ -17,7 +18,7 @@ use tickwatch::domain::reference::{Applied, RuleOptions};
 use tickwatch::domain::{Batch, Entry, Offset, OutboxId, Output, Position, Watermark};
 use tickwatch::sandbox::Redis;
 use tickwatch::store::StoreError;
-use tickwatch::store::scripts::{self, Advanced, Beat, Claimed, Closed, Guard, Refusal, Token};
+use tickwatch::store::scripts::{self, Advanced, Beat, Claimed, Closed, Guard, Refusal, Token, Updated};
 
 use crate::harness::{Case, Needs, Stage, cases};
 use log::{
@@ -35,6 +36,11 @@ pub(crate) fn cases() -> Vec<Case> {
         a_batch_of_too_many_outputs_is_refused_whole_unless_it_is_one_record,
         many_windows_are_sealed_page_by_page,
         a_batch_seals_what_it_passes_unless_that_is_more_than_a_page,
+        open_candles_are_sent_page_by_page_and_none_twice_in_one_wave,
+        a_wave_waits_for_its_interval_also_after_a_takeover,
+        a_window_that_is_closed_is_not_sent_as_open,
+        changes_are_noted_only_by_an_owner_that_sends_them,
+        what_updates_cost_redis_beside_the_ticks,
         a_claim_of_what_is_not_there_or_not_ours_writes_nothing,
         a_claim_drops_delivered_entries_from_the_head_of_the_outbox,
         a_reset_starts_a_new_generation_without_what_was_pending,
@@ -85,7 +91,12 @@ fn random_run(stage: &Stage, url: &str, rng: &mut StdRng) {
     let settings = Settings::random(rng);
     // A script reads no more rules than it may fire or send, so one of the two is small, never both.
     let (max_outputs, max_matches) = *pick(rng, &[(10_000, 10_000), (5, 10_000), (10_000, 3)]);
-    let bounds = Bounds { max_outputs, max_matches, page: *pick(rng, &[1, 3, 5_000]) };
+    let bounds = Bounds {
+        max_outputs,
+        max_matches,
+        page: *pick(rng, &[1, 3, 5_000]),
+        updates: rng.random_bool(0.5).then_some(0),
+    };
     let mut world = World::at(stage, url, &settings.intervals, bounds, 2);
     let symbols = &SYMBOLS[..rng.random_range(1..=SYMBOLS.len())];
     let logs = [random_log(rng, symbols, 300), random_log(rng, symbols, 300)];
@@ -102,7 +113,8 @@ fn random_run(stage: &Stage, url: &str, rng: &mut StdRng) {
                 let now = world.position(side).watermark.ms().unwrap_or(BEGIN);
                 world.advance(side, Watermark::at(now + rng.random_range(-100..5000)));
             }
-            85..89 => drop(world.close_page(side)),
+            85..87 => drop(world.close_page(side)),
+            87..89 => drop(world.update(side)),
             89..93 => {
                 let outbox = &world.sides[side].reference.outbox;
                 if let Some(entry) = (!outbox.is_empty()).then(|| &outbox[rng.random_range(0..outbox.len())]) {
@@ -111,11 +123,11 @@ fn random_run(stage: &Stage, url: &str, rng: &mut StdRng) {
                 }
             }
             93..97 => {
-                let Position { offset, watermark } = world.position(side);
-                let delivered = Position {
-                    offset: Offset(rng.random_range(0..=offset.0 + 1)),
-                    watermark: watermark.ms().map_or(watermark, |ms| Watermark::at(ms - rng.random_range(0..5000))),
-                };
+                let Position { offset, watermark, .. } = world.position(side);
+                let delivered = Position::at(
+                    Offset(rng.random_range(0..=offset.0 + 1)),
+                    watermark.ms().map_or(watermark, |ms| Watermark::at(ms - rng.random_range(0..5000))),
+                );
                 let delivered = rng.random_bool(0.8).then_some(delivered);
                 world.claim(side, delivered);
             }
@@ -297,6 +309,8 @@ fn a_refused_call_changes_nothing(stage: &Stage) -> anyhow::Result<()> {
         assert_eq!(advanced?, Advanced::Refused(refusal));
         let closed = world.call(async |s, c| s.close(c, &partition, &guard).await);
         assert_eq!(closed?, Closed::Refused(refusal));
+        let updated = world.call(async |s, c| s.update(c, &partition, &guard).await);
+        assert_eq!(updated?, Updated::Refused(refusal));
         let beat = world.call(async |s, c| s.heartbeat(c, &partition, &guard, "quiet", "").await);
         assert_eq!(beat?, Beat::Refused(refusal));
         assert!(world.bytes() == before, "{guard:?} changed something");
@@ -374,6 +388,243 @@ fn a_batch_seals_what_it_passes_unless_that_is_more_than_a_page(stage: &Stage) -
     Ok(())
 }
 
+/// A world that sends open candles, at most once in `interval` ms.
+fn updating(stage: &Stage, interval: i64, page: usize) -> World<'_> {
+    let bounds = Bounds { updates: Some(interval), page, ..Bounds::default() };
+    World::new(stage, &settings().intervals, bounds, 1)
+}
+
+/// Applies one tick of each of these symbols, in the first window.
+fn apply_ticks(world: &mut World, symbols: &[&'static str]) {
+    let first = world.position(0).offset.0;
+    let log: Vec<LogRecord> = (first..).zip(symbols).map(|(n, s)| record_of(n, s, "1", BEGIN)).collect();
+    apply_all(world, &log);
+}
+
+fn told(entries: &[Entry]) -> Vec<(i64, String, u64)> {
+    let told = |entry: &Entry| match &entry.output {
+        Output::Update(candle) => (entry.id.offset.0, candle.symbol.clone(), candle.count),
+        other => panic!("{other:?} is no update"),
+    };
+    entries.iter().map(told).collect()
+}
+
+fn open_candles_are_sent_page_by_page_and_none_twice_in_one_wave(stage: &Stage) -> anyhow::Result<()> {
+    let mut world = updating(stage, 0, 2);
+    let [a, b, c] = [SYMBOLS[0], SYMBOLS[1], SYMBOLS[2]];
+    let mut in_order = [a, b, c];
+    in_order.sort_unstable();
+    let [first, second, third] = in_order;
+    apply_ticks(&mut world, &[a, b, c]);
+    let (more, page) = world.update(0);
+    assert_eq!((more, told(&page)), (true, vec![(3, first.into(), 1), (3, second.into(), 1)]));
+
+    // Both the one that was sent and the one that waits change before the next page.
+    apply_ticks(&mut world, &[first, third]);
+    let (more, page) = world.update(0);
+    assert_eq!((more, told(&page)), (false, vec![(5, third.into(), 2)]));
+    let (more, page) = world.update(0);
+    assert_eq!((more, told(&page)), (false, vec![(5, first.into(), 2)]), "it waited for the next wave");
+    let before = world.bytes();
+    assert_eq!(world.update(0), (false, Vec::new()), "nothing changed since");
+    assert!(world.bytes() == before, "an empty wave changed something");
+    Ok(())
+}
+
+fn a_wave_waits_for_its_interval_also_after_a_takeover(stage: &Stage) -> anyhow::Result<()> {
+    const INTERVAL: i64 = 600_000;
+    let mut world = updating(stage, INTERVAL, 1);
+    let [a, b] = [SYMBOLS[0], SYMBOLS[1]];
+    let partition = world.sides[0].partition.clone();
+    let update = |world: &mut World| {
+        let guard = world.guard(0);
+        world.call(async |s, c| s.update(c, &partition, &guard).await).inspect(|updated| {
+            if let Updated::Ok { more, outputs, .. } = updated {
+                // The reference knows no clock: it follows.
+                let side = &mut world.sides[0].reference;
+                std::mem::swap(&mut side.symbols, &mut world.symbols);
+                let expected = side.update(1);
+                std::mem::swap(&mut side.symbols, &mut world.symbols);
+                assert_eq!((expected.more, &expected.entries), (*more, outputs));
+            }
+        })
+    };
+    apply_ticks(&mut world, &[a, b]);
+    assert!(matches!(update(&mut world)?, Updated::Ok { more: true, .. }), "the first wave waits for nothing");
+    world.claim(0, None);
+    assert!(matches!(update(&mut world)?, Updated::Ok { more: false, .. }), "a wave that began goes on");
+    apply_ticks(&mut world, &[a]);
+    for _ in 0..2 {
+        let before = world.bytes();
+        let answer = update(&mut world)?;
+        assert!(
+            matches!(answer, Updated::Wait { ms, left: 1 } if (1..=INTERVAL as u64).contains(&ms)),
+            "{answer:?}"
+        );
+        assert!(world.bytes() == before, "a wave that waits changed something");
+        world.claim(0, None);
+    }
+    let source = world.keys().source(&world.sides[0].partition);
+    let ended: i64 = world.redis.hget(&source, "updated_at")?;
+    let () = world.redis.hset(&source, "updated_at", ended - INTERVAL)?;
+    assert!(matches!(update(&mut world)?, Updated::Ok { more: false, left: 0, .. }), "the interval is over");
+    Ok(())
+}
+
+fn a_window_that_is_closed_is_not_sent_as_open(stage: &Stage) -> anyhow::Result<()> {
+    for at_once in [true, false] {
+        let mut world = updating(stage, 0, 5_000);
+        let [a, b] = [SYMBOLS[0], SYMBOLS[1]];
+        apply_ticks(&mut world, &[a, b]);
+        if at_once {
+            let log = [record_of(2, a, "2", BEGIN + 1000)];
+            let (batch, _) = settings().batch(&log, world.position(0), 1);
+            world.apply(0, &batch, true);
+            let (_, sent) = world.update(0);
+            assert_eq!(told(&sent), [(3, a.to_owned(), 1)], "of the new window alone");
+        } else {
+            world.advance(0, Watermark::at(BEGIN + 1000));
+            world.close(0);
+            assert_eq!(world.update(0), (false, Vec::new()));
+        }
+    }
+    // Another partition closed it, as its symbol is in both.
+    let bounds = Bounds { updates: Some(0), ..Bounds::default() };
+    let mut world = World::new(stage, &settings().intervals, bounds, 2);
+    for side in [0, 1] {
+        let log = [record_of(0, "X", "1", BEGIN)];
+        let (batch, _) = settings().batch(&log, world.position(side), 1);
+        world.apply(side, &batch, true);
+    }
+    world.advance(0, Watermark::at(BEGIN + 1000));
+    assert_eq!(world.close(0).len(), 1);
+    assert_eq!(world.update(1), (false, Vec::new()));
+    Ok(())
+}
+
+fn changes_are_noted_only_by_an_owner_that_sends_them(stage: &Stage) -> anyhow::Result<()> {
+    let changed = |world: &mut World| -> u64 {
+        let key = world.keys().changed(&world.sides[0].partition);
+        world.redis.zcard(key).expect("ZCARD answers")
+    };
+    let mut silent = world(stage);
+    apply_ticks(&mut silent, &[SYMBOLS[0]]);
+    assert_eq!(changed(&mut silent), 0);
+
+    let mut world = updating(stage, 0, 1);
+    apply_ticks(&mut world, &[SYMBOLS[0], SYMBOLS[1]]);
+    world.update(0);
+    assert_eq!(changed(&mut world), 1);
+    // One that sends none drops what was noted, so that a later one does not send what is long past.
+    let partition = world.sides[0].partition.clone();
+    let limits = scripts::Limits { max_outputs: 1, max_matches: 1, page: 1, expiry: 1, updates: None };
+    let sends_none = scripts::Scripts::new(world.keys().clone(), settings().intervals, limits);
+    let claim = world.claim_request(None, None);
+    world.call(async |_, c| sends_none.claim(c, &partition, &claim).await)?;
+    assert_eq!(changed(&mut world), 0);
+    let source = world.keys().source(&partition);
+    assert_eq!(world.redis.hget::<_, _, Option<String>>(source, "wave")?, None);
+
+    let mut world = updating(stage, 0, 1);
+    apply_ticks(&mut world, &[SYMBOLS[0]]);
+    let claim = scripts::Claim { reset: Some(0), ..world.claim_request(Some(0), None) };
+    world.call(async |s, c| s.claim(c, &partition, &claim).await)?;
+    assert_eq!(changed(&mut world), 0, "the topic was made again");
+    Ok(())
+}
+
+/// CPU time of a server so far, us.
+fn cpu_of(redis: &mut redis::Connection) -> anyhow::Result<f64> {
+    let told: String = redis::cmd("INFO").arg("cpu").query(redis)?;
+    let seconds = |field: &str| told.lines().find_map(|line| line.strip_prefix(field)?.parse::<f64>().ok());
+    let (user, system) = (seconds("used_cpu_user:"), seconds("used_cpu_sys:"));
+    Ok((user.context("no used_cpu_user")? + system.context("no used_cpu_sys")?) * 1e6)
+}
+
+/// The standard load of `make bench` as one of its six partitions has it at the pace of its event time, and a wave of
+/// updates each second of that: with and without, in turns on one server. In small batches, as a worker that keeps up
+/// makes them, and in large ones.
+fn what_updates_cost_redis_beside_the_ticks(stage: &Stage) -> anyhow::Result<()> {
+    [(83, 100), (8, 1_000)].into_iter().try_for_each(|(batches, batch)| cost_of_updates(stage, batches, batch))
+}
+
+fn cost_of_updates(stage: &Stage, batches: i64, batch: i64) -> anyhow::Result<()> {
+    const SECONDS: i64 = 13;
+    const SYMBOLS: i64 = 167;
+    let redis = Redis::start(&[])?;
+    let symbols: Vec<&'static str> = (0..SYMBOLS).map(|number| &*format!("SYM-{number}").leak()).collect();
+    let settings = Settings { lateness: 1_000, ..settings() };
+    let mut sides = [None, Some(0)].map(|updates| {
+        let bounds = Bounds { updates, ..Bounds::default() };
+        let mut world = World::at(stage, &redis.url(), &settings.intervals, bounds, 1);
+        for symbol in &symbols {
+            for rule in 0..10 {
+                let member = format!(">= {rule}");
+                world.put_rule(symbol, "edge", &member, f64::from(20_000 + rule), &Options::None);
+            }
+        }
+        (world.guard(0), world)
+    });
+    let mut ratios = Vec::new();
+    let (mut sent, mut ticks_us) = (0, Vec::new());
+    for second in 0..SECONDS {
+        let mut spent = [0.0; 2];
+        for (side, (guard, world)) in sides.iter_mut().enumerate() {
+            let partition = world.sides[0].partition.clone();
+            let mut made = Vec::new();
+            let mut position = guard.position;
+            for number in 0..batches {
+                let first = (second * batches + number) * batch;
+                let log: Vec<LogRecord> = (first..first + batch)
+                    .map(|n| {
+                        let symbol = symbols[(n * 89 % SYMBOLS) as usize];
+                        let price = price(&(9_000 + n * 37 % 1_000).to_string());
+                        let ts = BEGIN + second * 1_000 + number * 1_000 / batches;
+                        let tick = LogTick { symbol, price, volume: volume("1"), ts };
+                        LogRecord { offset: n, content: Content::Ticks(vec![tick]) }
+                    })
+                    .collect();
+                let (next, taken) = settings.batch(&log, position, log.len());
+                ensure!(taken == log.len(), "ticks in order make one batch");
+                position = Position::at(next.to, next.watermark_after);
+                made.push(next);
+            }
+            let before = cpu_of(&mut world.redis)?;
+            for batch in &made {
+                let applied = world.call(async |s, c| s.apply(c, &partition, guard, batch, false).await)?;
+                let scripts::Applied::Ok(effects) = applied else { bail!("{applied:?}") };
+                (guard.position, guard.tail) = (Position::at(batch.to, batch.watermark_after), effects.tail);
+            }
+            if side == 1 {
+                let updated = world.call(async |s, c| s.update(c, &partition, guard).await)?;
+                let Updated::Ok { more: false, outputs, tail, .. } = updated else { bail!("{updated:?}") };
+                guard.tail = tail;
+                sent += outputs.len();
+            }
+            world.call(async |s, c| s.trim(c, &partition, &guard.token, guard.tail).await)?;
+            spent[side] = cpu_of(&mut world.redis)? - before;
+        }
+        if second > 1 {
+            ratios.push(spent[1] / spent[0]);
+            ticks_us.push(spent[0] / (batches * batch) as f64);
+        }
+    }
+    ratios.sort_by(f64::total_cmp);
+    ticks_us.sort_by(f64::total_cmp);
+    let middle = ratios.len() / 2;
+    println!(
+        "batches of {batch}: a tick costs Redis {:.1} us of CPU; with {} updates a second {:.2} times that ({:.2} to {:.2})",
+        ticks_us[middle],
+        sent as i64 / SECONDS,
+        ratios[middle],
+        ratios[0],
+        ratios[ratios.len() - 1]
+    );
+    ensure!(sent as i64 >= SYMBOLS * SECONDS, "{sent} updates");
+    ensure!(ratios[middle] < 2.0, "updates cost as much as all the rest");
+    Ok(())
+}
+
 fn a_claim_of_what_is_not_there_or_not_ours_writes_nothing(stage: &Stage) -> anyhow::Result<()> {
     let mut world = World::new(stage, &settings().intervals, Bounds::default(), 0);
     let partition = tickwatch::domain::SourcePartition { topic: "ticks".to_owned(), partition: 0 };
@@ -398,7 +649,7 @@ fn a_claim_drops_delivered_entries_from_the_head_of_the_outbox(stage: &Stage) ->
     apply_all(&mut world, &simple_log(&["1", "2", "3", "4"]));
     let all = world.outbox(0).len();
     let watermark = Watermark::at(BEGIN + 1000);
-    world.claim(0, Some(Position { offset: Offset(2), watermark }));
+    world.claim(0, Some(Position::at(Offset(2), watermark)));
     let left = world.outbox(0);
     assert!(left.len() < all && !left.is_empty(), "{} of {all} are left", left.len());
     let state = world.claim(0, None);
@@ -417,7 +668,7 @@ fn a_reset_starts_a_new_generation_without_what_was_pending(stage: &Stage) -> an
         panic!("the partition is ours");
     };
     assert_eq!((state.generation, state.outbox, state.next_due), (1, 0, None));
-    assert_eq!(state.position, Position { offset: Offset(0), watermark: Watermark::NEVER });
+    assert_eq!(state.position, Position::at(Offset(0), Watermark::NEVER));
     assert_eq!((state.max_ts, state.last_record), (None, None));
     assert_eq!(state.tail, OutboxId { offset: Offset(0), n: 0 });
 
@@ -455,7 +706,7 @@ fn a_claim_drops_nothing_of_a_topic_that_was_made_again(stage: &Stage) -> anyhow
     world.claim(0, None);
     apply_all(&mut world, &simple_log(&["1", "2"]));
     let outbox = world.outbox(0);
-    let beyond = Position { offset: Offset(1_000), watermark: Watermark::at(i64::MAX / 2) };
+    let beyond = Position::at(Offset(1_000), Watermark::at(i64::MAX / 2));
     let claim = world.claim_request(None, Some(beyond));
     world.call(async |s, c| s.claim(c, &partition, &claim).await)?;
     let left = world.outbox(0);

@@ -42,7 +42,7 @@ impl World {
 
     /// A batch of records `[from, to)` that leaves the watermark where it is.
     fn batch(&self, records: i64) -> Batch {
-        let Position { offset, watermark } = self.state.position;
+        let Position { offset, watermark, .. } = self.state.position;
         Batch {
             from: offset,
             to: Offset(offset.0 + records),
@@ -448,7 +448,7 @@ fn delivered_entries_are_dropped_from_the_head_only() {
     world.pass_first_second();
     world.state.close(10); // filed under offset 2
     world.ticks(&[(0, "1")]); // offset 2
-    let delivered = Position { offset: Offset(3), watermark: Watermark::at(BEGIN) };
+    let delivered = Position::at(Offset(3), Watermark::at(BEGIN));
     world.state.drop_delivered(delivered);
     let left: Vec<String> = world.state.outbox.iter().map(|entry| entry.id.to_string()).collect();
     assert_eq!(left, ["2-1", "2-2"]);

@@ -12,7 +12,8 @@ use tickwatch::store::keys::encode_symbol;
 pub(super) type Dump = BTreeMap<String, Vec<String>>;
 
 /// What `tw:source` holds that follows from the log.
-const SOURCE_FIELDS: [&str; 9] = [
+const SOURCE_FIELDS: [&str; 10] = [
+    "wave",
     "next_offset",
     "watermark",
     "max_ts",
@@ -76,7 +77,7 @@ impl Family {
             Some("last") => Family::Last,
             Some("ohlc") => Family::Candle,
             Some("rules") if short.ends_with(":opts") => Family::Options,
-            Some("rules" | "due") => Family::SortedSet,
+            Some("rules" | "due" | "changed") => Family::SortedSet,
             Some("fired") => Family::Fired,
             Some("symbols") => Family::Symbols,
             Some("outbox") => return None,
@@ -143,6 +144,8 @@ pub(super) fn expected<'a>(
         insert(&mut dump, format!("source:{partition}"), source_lines(state));
         let due = state.due.iter().map(|due| format!("{} {}", due.end as f64, due.member)).collect();
         insert(&mut dump, format!("due:{partition}"), due);
+        let changed = state.changed.iter().map(|(at, member)| format!("{} {member}", at.0)).collect();
+        insert(&mut dump, format!("changed:{partition}"), changed);
     }
     for (name, symbol) in symbols {
         symbol_lines(&mut dump, &encode_symbol(name), symbol);
@@ -162,6 +165,9 @@ fn source_lines(state: &Reference) -> Vec<String> {
     }
     if let Some(RecordMark { offset, timestamp, checksum }) = state.last_record {
         lines.push(format!("last_record {offset} {timestamp} {checksum:08x}"));
+    }
+    if let Some(offset) = state.wave {
+        lines.push(format!("wave {offset}"));
     }
     let totals = state.totals;
     for (name, count) in [

@@ -9,7 +9,7 @@ use tickwatch::domain::reference::{self, Reference, RuleOptions, RuleSet, Symbol
 use tickwatch::domain::{Batch, Entry, Interval, Offset, OutboxId, Position, SourcePartition, Watermark};
 use tickwatch::store::connection;
 use tickwatch::store::keys::encode_symbol;
-use tickwatch::store::scripts::{self, Advanced, Claim, Claimed, Closed, Guard, Scripts, State, Token};
+use tickwatch::store::scripts::{self, Advanced, Claim, Claimed, Closed, Guard, Scripts, State, Token, Updated};
 use tickwatch::store::{Keys, StoreError};
 
 use super::dump;
@@ -47,11 +47,13 @@ pub(super) struct Bounds {
     pub(super) max_outputs: usize,
     pub(super) max_matches: usize,
     pub(super) page: usize,
+    /// Open candles are sent at most so often, ms.
+    pub(super) updates: Option<i64>,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { max_outputs: 10_000, max_matches: 10_000, page: 5_000 }
+        Bounds { max_outputs: 10_000, max_matches: 10_000, page: 5_000, updates: None }
     }
 }
 
@@ -86,6 +88,7 @@ impl<'a> World<'a> {
             max_matches: bounds.max_matches as u32,
             page: bounds.page as u32,
             expiry: EXPIRY,
+            updates: bounds.updates,
         };
         let mut world = World {
             stage,
@@ -97,14 +100,13 @@ impl<'a> World<'a> {
             page: bounds.page,
             tokens: 0,
         };
-        let Bounds { max_matches, max_outputs, page } = bounds;
+        let Bounds { max_matches, max_outputs, page, updates } = bounds;
         let limits = reference::Limits { max_matches, max_outputs, page };
         for partition in 0..partitions {
-            world.sides.push(Side {
-                partition: SourcePartition { topic: "ticks".to_owned(), partition },
-                token: Token::new(0),
-                reference: Reference::new(Offset(0), limits, encode_symbol),
-            });
+            let mut reference = Reference::new(Offset(0), limits, encode_symbol);
+            reference.updates = updates.is_some();
+            let partition_ = SourcePartition { topic: "ticks".to_owned(), partition };
+            world.sides.push(Side { partition: partition_, token: Token::new(0), reference });
             world.claim(partition as usize, None);
         }
         world
@@ -227,6 +229,26 @@ impl<'a> World<'a> {
                 tail: tail(reference),
                 next_due: next_due(reference),
                 lost: Vec::new(),
+            }
+        );
+        self.check();
+        (expected.more, expected.entries)
+    }
+
+    /// Sends a page of updates, at once: the interval has to be 0. Whether the wave goes on, and the candles.
+    pub(super) fn update(&mut self, side: usize) -> (bool, Vec<Entry>) {
+        let (partition, guard) = (self.sides[side].partition.clone(), self.guard(side));
+        let answer = self.call(async |scripts, conn| scripts.update(conn, &partition, &guard).await);
+        let page = self.page.min(1_000);
+        let expected = self.with(side, |reference| reference.update(page));
+        let reference = &self.sides[side].reference;
+        assert_eq!(
+            answer.expect("the script runs"),
+            Updated::Ok {
+                more: expected.more,
+                outputs: expected.entries.clone(),
+                tail: tail(reference),
+                left: reference.changed.len() as u64,
             }
         );
         self.check();

@@ -17,12 +17,16 @@ use super::tally::Seen;
 /// Incarnation of the topic, and key.
 type Name = (usize, Key);
 
+/// What may be sent under each name.
+type Allowed = BTreeMap<Name, BTreeSet<Content>>;
+
 impl Simulation {
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         for part in 0..self.parts.len() {
             self.check_state(part)?;
             self.check_sent(part)?;
             self.check_last_sent(part)?;
+            self.check_last_updates(part)?;
             self.check_generations(part)?;
         }
         Ok(())
@@ -121,9 +125,20 @@ impl Simulation {
     }
 
     fn check_sent(&mut self, part: usize) -> anyhow::Result<()> {
-        let (allowed, required) = self.meant(part);
+        let (allowed, required, histories) = self.meant(part);
+        let as_the_log_says = |(topic, key): Name, content: Content| {
+            let Key::Update(symbol, interval, start, offset) = key else { return true };
+            let stood = |oracle: &Oracle<'_>| oracle.stood(topic, (symbol, interval, start), offset);
+            histories.iter().any(|oracle| stood(oracle) == Some(content))
+        };
         let history_is_one = self.history_is_one(part);
-        let compared = |key: Key| history_is_one || key.is_by_the_log_alone();
+        let is_update = |key: Key| matches!(key, Key::Update(..));
+        let compared = |key: Key| (history_is_one || key.is_by_the_log_alone()) && !is_update(key);
+        // Elsewhere an update comes again after the final candle that it was sent before; and a state that begins anew
+        // has windows again that were closed.
+        let in_order =
+            self.plan.exactly_once() && self.parts[part].eras.is_empty() && self.parts[part].repeatable.is_empty();
+        let mut closed: BTreeSet<(usize, WindowKey)> = BTreeSet::new();
         let it = &self.parts[part];
         let start = self.start_of_log(part).0;
         let mut counted: Vec<Seen> = Vec::new();
@@ -150,6 +165,20 @@ impl Simulation {
                     return Err(differs("sent twice"));
                 }
                 counted.push(Seen::SentAgain);
+            }
+            if !as_the_log_says(name, sent.content) {
+                return Err(differs("not the candle at that offset"));
+            }
+            match sent.key {
+                Key::Candle(symbol, interval, start, _) => {
+                    closed.insert((sent.topic, (symbol, interval, start)));
+                }
+                Key::Update(symbol, interval, start, _)
+                    if in_order && closed.contains(&(sent.topic, (symbol, interval, start))) =>
+                {
+                    return Err(differs("sent after its final candle"));
+                }
+                _ => {}
             }
             if *before != sent.content && !compared(sent.key) {
                 // Legal: what was sent and not committed may be made anew on another history.
@@ -208,17 +237,20 @@ impl Simulation {
         bad && (unknown || offset < part.topics[topic].start)
     }
 
-    /// What may be sent, and what has to be: by every era, what was delivered within it.
-    fn meant(&self, part: usize) -> (BTreeMap<Name, BTreeSet<Content>>, BTreeMap<Name, Content>) {
+    /// What may be sent, and what has to be: by every era, what was delivered within it. And the eras, read to the end.
+    fn meant(&self, part: usize) -> (Allowed, BTreeMap<Name, Content>, Vec<Oracle<'_>>) {
         let (it, source) = (&self.parts[part], self.store.source(part));
-        let mut allowed: BTreeMap<Name, BTreeSet<Content>> = BTreeMap::new();
+        let mut allowed = Allowed::new();
         let mut required = BTreeMap::new();
+        let mut histories = Vec::new();
         let run = |happenings, end| Oracle::run(self.plan.meaning(), &INTERVALS, &it.topics, happenings, end);
         for era in &it.eras {
             let end = self.plan.stop_at.unwrap_or(it.topics[era.topic].length());
-            for (name, content) in run(&era.happenings, end).outputs {
-                allowed.entry(name).or_default().insert(content);
+            let oracle = run(&era.happenings, end);
+            for (name, content) in &oracle.outputs {
+                allowed.entry(*name).or_default().insert(*content);
             }
+            histories.push(oracle);
             for (name, content) in run(&era.happenings, era.position.offset.0).outputs {
                 if name.0 == era.topic
                     && !name.1.is_delivered(era.from.max(it.from_before))
@@ -228,13 +260,15 @@ impl Simulation {
                 }
             }
         }
-        for (name, content) in run(&source.happenings, self.end(part)).outputs {
-            allowed.entry(name).or_default().insert(content);
+        let oracle = run(&source.happenings, self.end(part));
+        for (name, content) in &oracle.outputs {
+            allowed.entry(*name).or_default().insert(*content);
             if name.0 == source.topic && !name.1.is_delivered(source.from.max(it.from_before)) {
-                required.insert(name, content);
+                required.insert(*name, *content);
             }
         }
-        (allowed, required)
+        histories.push(oracle);
+        (allowed, required, histories)
     }
 
     /// What was sent last about a candle is what Redis holds.
@@ -266,6 +300,25 @@ impl Simulation {
         Ok(())
     }
 
+    /// A window that is open has been sent as it stands. Not where a state began anew: it may be muted up to where one
+    /// before it had come.
+    fn check_last_updates(&self, part: usize) -> anyhow::Result<()> {
+        let it = &self.parts[part];
+        if self.plan.update_interval.is_none()
+            || self.plan.stop_at.is_some()
+            || !it.eras.is_empty()
+            || !it.repeatable.is_empty()
+        {
+            return Ok(());
+        }
+        for (window, candle) in self.stored_candles(part).iter().filter(|(_, candle)| !candle.closed) {
+            let is_it = |sent: &Sent| matches!(sent.key, Key::Update(s, i, t, _) if (s, i, t) == *window);
+            let last = it.kafka.sent.iter().rev().find(|sent| is_it(sent)).map(|sent| sent.content);
+            self.same(part, &format!("the last update of {window:?}"), &last, &Some(candle.content()))?;
+        }
+        Ok(())
+    }
+
     /// Two incarnations of a topic never share a generation: their offsets name different notifications.
     fn check_generations(&self, part: usize) -> anyhow::Result<()> {
         let it = &self.parts[part];
@@ -284,6 +337,7 @@ impl Simulation {
 fn kind_of(sent: &Sent) -> Option<Seen> {
     Some(match (sent.key, sent.content) {
         (Key::Candle(.., revision), _) if revision > 0 => Seen::Revised,
+        (Key::Update(..), _) => Seen::Updated,
         (Key::Late(..), _) => Seen::Diverted,
         (_, Content::DeadLetter(Why::Bad)) => Seen::Bad,
         (_, Content::DeadLetter(Why::Future)) => Seen::Future,

@@ -35,7 +35,7 @@ impl Default for Kafka {
     fn default() -> Kafka {
         Kafka {
             committed: Committed::None,
-            truth: Position { offset: Offset(0), watermark: Watermark::NEVER },
+            truth: Position::at(Offset(0), Watermark::NEVER),
             sent: Vec::new(),
             producer: 0,
         }
@@ -94,10 +94,14 @@ pub(super) fn named(part: usize, entry: &Entry) -> (Key, Content) {
             let content = Content::Notification(price_of(it.price), it.previous.map(price_of), it.ts);
             (Key::Notification(offset, it.index, rule), content)
         }
-        Output::Candle(it) => {
+        Output::Candle(it) | Output::Update(it) => {
             let prices = [it.open, it.high, it.low, it.close].map(price_of);
             let content = [prices[0], prices[1], prices[2], prices[3], whole(&it.volume), it.count as i64];
-            let key = Key::Candle(number(&it.symbol), it.interval.ms(), it.start, it.revision);
+            let (symbol, interval) = (number(&it.symbol), it.interval.ms());
+            let key = match &entry.output {
+                Output::Update(_) => Key::Update(symbol, interval, it.start, offset),
+                _ => Key::Candle(symbol, interval, it.start, it.revision),
+            };
             (key, Content::Candle(content))
         }
         Output::Late(it) => {

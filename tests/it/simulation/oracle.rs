@@ -64,6 +64,8 @@ pub(super) enum Key {
     Notification(i64, u32, usize),
     /// Symbol, length of the interval, start, revision.
     Candle(usize, i64, i64, i64),
+    /// Symbol, length of the interval, start, the offset below which it holds every tick.
+    Update(usize, i64, i64, i64),
     /// Offset, tick within the record.
     Late(i64, u32),
     /// Offset.
@@ -75,6 +77,11 @@ impl Key {
     pub(super) fn is_delivered(self, delivered: Position) -> bool {
         match self {
             Key::Candle(_, interval, start, 0) => delivered.watermark.passes(start + interval),
+            Key::Update(_, interval, start, offset) => {
+                offset < delivered.offset.0
+                    || (offset == delivered.offset.0 && delivered.updates)
+                    || delivered.watermark.passes(start + interval)
+            }
             Key::Candle(.., revision) => revision - 1 < delivered.offset.0,
             Key::Notification(offset, ..) | Key::Late(offset, _) | Key::DeadLetter(offset) => {
                 offset < delivered.offset.0
@@ -176,6 +183,8 @@ pub(super) struct Meaning {
     pub(super) keep: i64,
     /// A symbol with a key of the wrong type, from the first tick on.
     pub(super) poisoned: Option<usize>,
+    /// Open candles are sent too.
+    pub(super) updates: bool,
 }
 
 /// What a state went through that is not on the log, in the order of its offsets.
@@ -210,6 +219,9 @@ pub(super) struct Oracle<'a> {
     open: BTreeSet<(i64, WindowKey)>,
     /// By incarnation of the topic, and key.
     pub(super) outputs: BTreeMap<(usize, Key), Content>,
+    /// Every window with all its ticks, late or not, as it stood after each of them: a window that is open has had no
+    /// late tick. By the next offset.
+    standing: BTreeMap<(usize, WindowKey), (SimCandle, BTreeMap<i64, Content>)>,
     pub(super) rules_gone: BTreeSet<usize>,
     fired: BTreeMap<usize, i64>,
 }
@@ -235,6 +247,7 @@ impl Oracle<'_> {
             candles: BTreeMap::new(),
             open: BTreeSet::new(),
             outputs: BTreeMap::new(),
+            standing: BTreeMap::new(),
             rules_gone: BTreeSet::new(),
             fired: BTreeMap::new(),
         };
@@ -243,6 +256,12 @@ impl Oracle<'_> {
         }
         oracle.read_to(end);
         oracle
+    }
+
+    /// What an update says of a window with the ticks of all offsets below `offset`.
+    pub(super) fn stood(&self, topic: usize, window: WindowKey, offset: i64) -> Option<Content> {
+        let (_, stood) = self.standing.get(&(topic, window))?;
+        stood.range(..=offset).next_back().map(|(_, content)| *content)
     }
 
     fn go_through(&mut self, happening: Happening) {
@@ -328,6 +347,13 @@ impl Oracle<'_> {
         for interval in self.intervals {
             let start = tick.ts - tick.ts.rem_euclid(*interval);
             let end = start + interval;
+            let window = (tick.symbol, *interval, start);
+            if self.meaning.updates && !poisoned {
+                let stands = self.standing.entry((self.topic, window));
+                let (candle, stood) = stands.or_insert_with(|| (SimCandle::new(tick), BTreeMap::new()));
+                candle.add(tick);
+                stood.insert(offset + 1, candle.content());
+            }
             let is_late = end <= self.watermark;
             late |= is_late;
             let reached =
@@ -335,7 +361,6 @@ impl Oracle<'_> {
             if poisoned || (is_late && !reached) {
                 continue;
             }
-            let window = (tick.symbol, *interval, start);
             let candle = self.candles.entry(window).or_insert_with(|| SimCandle::new(tick));
             candle.add(tick);
             if is_late {

@@ -171,11 +171,14 @@ pub(super) struct Plan {
     /// Windows closed by one call, and outputs of one batch.
     pub(super) page: usize,
     pub(super) max_outputs: usize,
+    /// Open candles are sent at most so often, ms.
+    pub(super) update_interval: Option<u64>,
 }
 
 impl Plan {
     pub(super) fn of(seed: u64, guarantee: Guarantee) -> Plan {
         let mut dice = Dice::new(seed, 1);
+        let mut of_updates = Dice::new(seed, 3);
         let partitions = if dice.percent(15) { 2 } else { 1 };
         let mut faults = Vec::new();
         for fault in Fault::ALL {
@@ -220,6 +223,7 @@ impl Plan {
             max_undelivered: 2 + dice.below(10),
             page: dice.pick(&[1, 2, 2, 5]),
             max_outputs: dice.pick(&[2, 3, 3, 8]),
+            update_interval: of_updates.percent(50).then(|| of_updates.pick(&[20, 100, 500])),
         }
     }
 
@@ -228,7 +232,13 @@ impl Plan {
     }
 
     pub(super) fn meaning(&self) -> Meaning {
-        Meaning { lateness: LATENESS, late: self.late, keep: self.keep, poisoned: self.poisoned }
+        Meaning {
+            lateness: LATENESS,
+            late: self.late,
+            keep: self.keep,
+            poisoned: self.poisoned,
+            updates: self.update_interval.is_some(),
+        }
     }
 
     pub(super) fn batch_settings(&self, recovery: &RecoveryConfig) -> BatchSettings {
@@ -249,6 +259,7 @@ impl Plan {
             fingerprint: "fingerprint".into(),
             guarantee: self.guarantee,
             recovery: recovery.clone(),
+            update_interval: self.update_interval,
             batch: self.batch_settings(recovery),
             idle_grace: if self.silence { 300 } else { 1_000_000_000_000 },
             max_batch: self.max_batch,

@@ -7,7 +7,7 @@ use tickwatch::domain::reference::{self, Limits, Reference, RuleOptions};
 use tickwatch::domain::{Batch, Entry, Offset, OutboxId, Output, Position, Watermark};
 use tickwatch::store::keys::encode_symbol;
 use tickwatch::store::scripts::{
-    Advanced, Applied, Beat, Claim, Claimed, Closed, Effects, Guard, Refusal, State, Token,
+    Advanced, Applied, Beat, Claim, Claimed, Closed, Effects, Guard, Refusal, State, Token, Updated,
 };
 use tickwatch::worker::protocol::{Command, Event};
 
@@ -44,6 +44,8 @@ pub(super) struct Source {
     delivered: Option<Position>,
     /// Revisions of each window so far, for [`Broken::RevisionIsACount`].
     revisions: BTreeMap<WindowKey, Vec<i64>>,
+    /// When the last wave of updates ended.
+    updated_at: Option<u64>,
 }
 
 /// Everything in the namespace.
@@ -88,7 +90,9 @@ pub(super) struct Store {
     calls: VecDeque<Call>,
     broken: Broken,
     limits: Limits,
-    page: usize,
+    /// Windows closed by one call; and the least time between two waves of updates, ms.
+    page: (usize, u64),
+    updates: bool,
     /// What a state was when Redis lost it, by partition.
     lost: Vec<Option<Era>>,
     before_flush: Option<Stored>,
@@ -98,11 +102,12 @@ pub(super) struct Store {
     pub(super) counted: BTreeMap<(usize, WindowKey, i64), i64>,
 }
 
-pub(super) const NOTHING_DELIVERED: Position = Position { offset: Offset(0), watermark: Watermark::NEVER };
+pub(super) const NOTHING_DELIVERED: Position = Position::at(Offset(0), Watermark::NEVER);
 
 impl Source {
-    fn new(part: usize, limits: Limits, poisoned: Option<usize>) -> Source {
+    fn new(part: usize, limits: Limits, poisoned: Option<usize>, updates: bool) -> Source {
         let mut state = Reference::new(Offset(0), limits, encode_symbol);
+        state.updates = updates;
         for (number, symbol) in SYMBOLS[part].iter().enumerate() {
             let rules = &mut state.symbols.entry((*symbol).into()).or_default().rules;
             for rule in RULES.iter().filter(|rule| rule.symbol == number) {
@@ -135,6 +140,7 @@ impl Source {
             from: NOTHING_DELIVERED,
             delivered: None,
             revisions: BTreeMap::new(),
+            updated_at: None,
         }
     }
 
@@ -238,6 +244,40 @@ impl Source {
         }
     }
 
+    /// A page of updates, and whether anything was written.
+    fn update(&mut self, now: u64, page: usize, interval: u64, broken: Broken) -> (Updated, bool) {
+        if self.state.wave.is_none() {
+            let left = self.updated_at.map_or(0, |at| (at + interval).saturating_sub(now));
+            if left > 0 {
+                return (Updated::Wait { ms: left, left: self.state.changed.len() as u64 }, false);
+            }
+        }
+        let wrote = self.state.wave.is_some() || !self.state.changed.is_empty();
+        let mut updated = self.state.update(page);
+        if broken == Broken::ClosedCandlesAreSentAsOpen && wrote {
+            updated.entries.extend(self.update_of_a_closed_candle());
+        }
+        if wrote && !updated.more {
+            self.updated_at = Some(now);
+        }
+        let left = self.state.changed.len() as u64;
+        (Updated::Ok { more: updated.more, outputs: updated.entries, tail: self.tail(), left }, wrote)
+    }
+
+    /// As if a window were sent without seeing whether it has closed since it changed.
+    fn update_of_a_closed_candle(&mut self) -> Option<Entry> {
+        let offset = self.state.position.offset;
+        let closed = self.state.outbox.iter().rev().find_map(|entry| match &entry.output {
+            Output::Candle(candle) => Some(candle.clone()),
+            _ => None,
+        })?;
+        let n = self.state.tail.filter(|tail| tail.offset == offset).map_or(1, |tail| tail.n + 1);
+        let entry = Entry { id: OutboxId { offset, n }, output: Output::Update(closed) };
+        self.state.tail = Some(entry.id);
+        self.state.outbox.push_back(entry.clone());
+        Some(entry)
+    }
+
     fn advance(&mut self, now: u64, to: Watermark, grace: Option<i64>) -> Advanced {
         let bound =
             grace.map(|grace| self.state.max_ts.map_or(i64::MIN, |ts| ts + (now - self.max_ts_at) as i64 - grace));
@@ -255,13 +295,18 @@ impl Source {
         claim.reset == Some(self.generation)
     }
 
+    fn forget_changes(&mut self) {
+        self.state.changed.clear();
+        (self.state.wave, self.updated_at) = (None, None);
+    }
+
     fn claim(&mut self, now: u64, truth: Position, claim: &Claim, topic: usize) -> State {
         let resets = self.resets(claim);
         if let Some(start) = claim.start
             && (resets || !self.claimed)
         {
             let at = self.state.position.offset.0;
-            self.state.position = Position { offset: start, watermark: Watermark::NEVER };
+            self.state.position = Position::at(start, Watermark::NEVER);
             // A worker that knows of less than what is committed may begin a state that another mutes.
             self.from = claim.delivered.unwrap_or(NOTHING_DELIVERED);
             if resets {
@@ -269,8 +314,10 @@ impl Source {
                 (self.generation, self.topic) = (self.generation + 1, topic);
                 (self.state.max_ts, self.state.last_record, self.state.tail) = (None, None, None);
                 self.state.due.clear();
+                self.forget_changes();
                 self.state.outbox.clear();
             } else {
+                self.forget_changes();
                 self.from = self.from.max(truth);
                 self.happenings = vec![Happening::Began(start.0)];
                 self.topic = topic;
@@ -306,7 +353,13 @@ impl Source {
 
 impl Stored {
     /// Carries a call out, all of it at once. `topic`: the incarnation that there is now.
-    fn carry_out(&mut self, call: &Call, topic: usize, page: usize, broken: Broken) -> (Event, bool) {
+    fn carry_out(
+        &mut self,
+        call: &Call,
+        topic: usize,
+        (page, interval): (usize, u64),
+        broken: Broken,
+    ) -> (Event, bool) {
         let source = &mut self.sources[call.part];
         match &call.command {
             Command::Claim(claim) => {
@@ -325,6 +378,9 @@ impl Stored {
                 }
                 self.group.get_or_insert_with(|| claim.group.clone());
                 let state = source.claim(call.now, call.truth, &claim, topic);
+                if broken == Broken::ChangesAreForgottenAtClaim {
+                    source.forget_changes();
+                }
                 (Event::Claimed(claim.token, Claimed::Ok(state)), true)
             }
             Command::ReadOutbox(after) => {
@@ -346,6 +402,13 @@ impl Stored {
                 let closed = source.close(page);
                 let wrote = matches!(&closed, Closed::Ok { outputs, .. } if !outputs.is_empty());
                 (Event::Closed(closed), wrote)
+            }
+            Command::Update(guard) => {
+                if let Some(refusal) = source.refusal(guard, broken) {
+                    return (Event::Updated(Updated::Refused(refusal)), false);
+                }
+                let (updated, wrote) = source.update(call.now, page, interval, broken);
+                (Event::Updated(updated), wrote)
             }
             Command::Advance(guard, to, grace) => {
                 if let Some(refusal) = source.refusal(guard, broken) {
@@ -377,7 +440,9 @@ impl Stored {
 impl Store {
     pub(super) fn new(plan: &Plan, broken: Broken) -> Store {
         let limits = Limits { max_matches: 100, max_outputs: plan.max_outputs, page: plan.page };
-        let sources = (0..plan.partitions).map(|part| Source::new(part, limits, plan.poisoned)).collect();
+        let updates = plan.update_interval.is_some();
+        let source = |part| Source::new(part, limits, plan.poisoned, updates);
+        let sources = (0..plan.partitions).map(source).collect();
         let now = Stored { group: None, sources };
         Store {
             base: now.clone(),
@@ -386,7 +451,8 @@ impl Store {
             now,
             broken,
             limits,
-            page: plan.page,
+            page: (plan.page, plan.update_interval.unwrap_or(0)),
+            updates,
             lost: vec![None; plan.partitions],
             before_flush: None,
             rules_gone: false,
@@ -475,8 +541,9 @@ impl Store {
                 self.lost[part] = Some(source.era(NOTHING_DELIVERED));
             }
         }
-        let limits = self.limits;
-        let sources = (0..self.now.sources.len()).map(|part| Source::new(part, limits, poisoned)).collect();
+        let (limits, updates) = (self.limits, self.updates);
+        let source = |part| Source::new(part, limits, poisoned, updates);
+        let sources = (0..self.now.sources.len()).map(source).collect();
         self.before_flush = Some(std::mem::replace(&mut self.now, Stored { group: None, sources }));
         self.forget_the_past();
     }

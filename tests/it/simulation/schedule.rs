@@ -97,7 +97,10 @@ const STEPS_TO_STOP: usize = 100;
 
 impl Simulation {
     pub(super) fn new(seed: u64, guarantee: Guarantee, broken: Broken, trace: bool) -> Simulation {
-        let plan = Plan::of(seed, guarantee);
+        let mut plan = Plan::of(seed, guarantee);
+        if !broken.goes_with_updates() {
+            plan.update_interval = None;
+        }
         let parts = (0..plan.partitions)
             .map(|part| {
                 let mut topic = Topic::generate(&mut Dice::new(seed, 10 + part as u64), 0, plan.length);
@@ -558,6 +561,7 @@ impl Simulation {
             && snapshot.delivered >= state.position
             && snapshot.undelivered == 0
             && nothing_pending
+            && (state.changed.is_empty() || self.plan.stop_at.is_some())
             && state.due.first().is_none_or(|due| !self.plan.silence && !state.position.watermark.passes(due.end))
             && (self.plan.stop_at.is_none() || snapshot.finished)
             && !self.workers.iter().any(Worker::is_intruding)

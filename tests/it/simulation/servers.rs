@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tickwatch::config::{OnGap, OnStateLoss};
 use tickwatch::domain::{Offset, Position, Watermark};
-use tickwatch::store::scripts::{Applied, Beat, Claim, Claimed, Closed};
+use tickwatch::store::scripts::{Applied, Beat, Claim, Claimed, Closed, Updated};
 use tickwatch::worker::machine::Phase;
 use tickwatch::worker::protocol::{Command, Committed, Delivery, Event, Failure, Outgoing};
 
@@ -274,6 +274,8 @@ impl Simulation {
                     self.store.forget_the_past();
                 }
             }
+            Event::Updated(Updated::Ok { more: true, .. }) => self.seen(Seen::WaveGoesOn),
+            Event::Updated(Updated::Wait { .. }) => self.seen(Seen::WaveWaits),
             Event::Closed(Closed::Ok { more: true, .. }) => self.seen(Seen::More),
             _ => {}
         }
@@ -368,7 +370,7 @@ impl Simulation {
                 it.fetched.clone()
             }
             Broken::OffsetsLostGoUnseen if kafka.is_lost() => {
-                Committed::At(Position { offset: Offset(0), watermark: Watermark::NEVER })
+                Committed::At(Position::at(Offset(0), Watermark::NEVER))
             }
             _ => kafka.committed.clone(),
         };
@@ -438,6 +440,9 @@ impl Simulation {
             self.send(worker, &delivery, 1);
         }
         let answer = self.commits_with_open_windows(worker, delivery, &mut position);
+        if self.broken == Broken::CommitLosesItsUpdates {
+            position.updates = false;
+        }
         if self.broken == Broken::CommitLosesTheWatermark {
             position.watermark = Watermark::NEVER;
         }

@@ -535,6 +535,7 @@ pub(super) fn name(command: &Command) -> &'static str {
         Command::ReadFrom(_) => "ReadFrom",
         Command::Apply(..) => "Apply",
         Command::Close(_) => "Close",
+        Command::Update(_) => "Update",
         Command::Advance(..) => "Advance",
         Command::Heartbeat(..) => "Heartbeat",
         Command::Send(_) => "Send",

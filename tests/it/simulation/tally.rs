@@ -76,6 +76,10 @@ outcomes! {
         EndHeldByATransaction,
         Muted,
         Revised,
+        Updated,
+        /// A wave of updates had more than a page.
+        WaveGoesOn,
+        WaveWaits,
         Diverted,
         Bad,
         Future,
