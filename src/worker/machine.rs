@@ -1,8 +1,8 @@
 //! The protocol of one source partition as a state machine without I/O: events in, commands out.
 //!
-//! `takeover.rs` gets it to [`Phase::Running`]; this file applies and closes, `committing.rs` delivers, `silence.rs` lets
-//! time pass, `updating.rs` sends open candles, `trouble.rs` is for when something goes wrong. At most one guarded script call is under way; deliveries
-//! run beside it, several segments at a time.
+//! `takeover.rs` gets it to [`Phase::Running`]; this file applies and closes, `committing.rs` delivers, `silence.rs`
+//! lets time pass, `updating.rs` sends open candles, `trouble.rs` is for when something goes wrong. At most one guarded
+//! script call is under way; deliveries run beside it, several segments at a time.
 
 use std::sync::Arc;
 
