@@ -347,11 +347,9 @@ fn transactional_producer(kafka: &KafkaConfig, id: &str) -> Result<SinkProducer,
     config.set("transactional.id", id);
     config.set("transaction.timeout.ms", TRANSACTION_TIMEOUT.as_millis().to_string());
     // The broker answers "concurrent transactions" for some ms after each commit; with the default 100 ms that
-    // pause is in every transaction. The records of a transaction are there at once, nothing is gained by linger.
-    for (key, value) in [("retry.backoff.ms", "1"), ("linger.ms", "0")] {
-        if !kafka.producer.contains_key(key) {
-            config.set(key, value);
-        }
+    // pause is in every transaction.
+    if !kafka.producer.contains_key("retry.backoff.ms") {
+        config.set("retry.backoff.ms", "1");
     }
     config.create_with_context(Deliveries::default()).map_err(|error| refused(error.to_string()))
 }

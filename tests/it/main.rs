@@ -26,6 +26,7 @@ mod harness;
 mod input;
 mod kafka;
 mod kafka_access;
+mod latency;
 mod listings;
 mod live_rules;
 mod market;
@@ -69,6 +70,7 @@ const MODULES: &[Module] = &[
     Module::Cases(input::cases),
     Module::KafkaTrials(kafka::trials),
     Module::Cases(kafka_access::cases),
+    Module::Cases(latency::cases),
     Module::Cases(listings::cases),
     Module::Cases(live_rules::cases),
     Module::Cases(operations::cases),

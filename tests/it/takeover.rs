@@ -117,10 +117,10 @@ impl<'s> Group<'s> {
 }
 
 /// Reads what comes to the topic of notifications from now on.
-struct Outputs(BaseConsumer);
+pub(crate) struct Outputs(BaseConsumer);
 
 impl Outputs {
-    fn from_now_on(market: &Market) -> anyhow::Result<Outputs> {
+    pub(crate) fn from_now_on(market: &Market) -> anyhow::Result<Outputs> {
         let topic = market.config.output.notifications.as_str();
         let consumer: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", &market.config.kafka.brokers)
@@ -135,7 +135,7 @@ impl Outputs {
         Ok(Outputs(consumer))
     }
 
-    fn wait_for_one(&self) -> anyhow::Result<Instant> {
+    pub(crate) fn wait_for_one(&self) -> anyhow::Result<Instant> {
         let deadline = Instant::now() + SETTLED;
         while Instant::now() < deadline {
             if let Some(message) = self.0.poll(Duration::from_secs(1)) {
