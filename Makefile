@@ -56,7 +56,7 @@ build: ## the program, quickly built (`cargo build --release` for the one to dep
 install: ## redis-server, Kafka's jars and a C toolchain, where missing
 	@scripts/install.sh
 
-install-browser: ## Chromium and its driver, with which tests look at the live page (CI: TW_TEST_BROWSER=1 make test)
+install-browser: ## Chromium and its driver, with which tests look at the live page; `make test` brings them too, unless TW_TEST_BROWSER=0
 	@scripts/install.sh browser
 
 install-ops: ## promtool and more, with which tests check the files under ops/ (CI: TW_TEST_OPS=1 make test)

@@ -6,7 +6,7 @@
 #   scripts/install.sh peers      also what builds the Kafka Streams peers of `make bench-peers`: a JDK, Maven
 #   scripts/install.sh bench-check   also what `make bench-check` counts with: valgrind
 #   scripts/install.sh browser    also Chromium and its driver (about 400 MB), with which tests look at the live page;
-#                                 TW_TEST_BROWSER=1 asks for the same
+#                                 TW_TEST_BROWSER=1 asks for the same, as `make test` does
 #   scripts/install.sh ops        also what checks the files under ops/: Prometheus' promtool, kubernetes-validate, and
 #                                 the shells whose completions are tried (about 300 MB); TW_TEST_OPS=1 asks for the same
 #
