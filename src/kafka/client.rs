@@ -46,9 +46,12 @@ const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
 const PRODUCER_FIXED: &[(&str, &str)] =
     &[("enable.idempotence", "true"), ("acks", "all"), ("partitioner", "murmur2_random")];
 
-/// Defaults of producers. `linger.ms`: outputs come in batches already, and share requests as far as that goes; librdkafka's
-/// 5 ms would be most of what an alert takes. How large a record may be is for the output topic to say (`max.message.bytes`): the
-/// client's own limit is below the broker's, and would refuse dead letters that the source topic took.
+/// Defaults of producers.
+///
+/// `linger.ms`: outputs come in batches already, and share requests as far as that goes; the usual 5 ms would be most
+/// of what an alert takes. `message.max.bytes`: how large a record may be is for the output topic to say
+/// (`max.message.bytes`); the client's own limit is below the broker's, and would refuse dead letters that the source
+/// topic took.
 const PRODUCER_DEFAULTS: &[(&str, &str)] =
     &[("linger.ms", "0"), ("compression.type", "lz4"), ("message.max.bytes", "1000000000")];
 

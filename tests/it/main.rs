@@ -10,6 +10,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod alerts;
 mod bounds;
 mod browser;
 mod completions;

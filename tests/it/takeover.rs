@@ -8,15 +8,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::producer::{FutureProducer, FutureRecord};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use anyhow::{Context as _, ensure};
 use tickwatch::config::Guarantee;
 use tickwatch::sandbox::Redis;
 
+use crate::alerts::{Alerts, Outputs};
 use crate::harness::{Case, Needs, Stage, Worker, cases, private_redis};
-use crate::market::{Market, SETTLED, START_PRICE, start, tick, wait_owned_by};
+use crate::market::{Market, SETTLED, start, tick, wait_owned_by};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases!(Needs::Both; the_next_owner_is_at_work_in_time_however_much_state_there_is)
@@ -48,7 +46,7 @@ fn the_next_owner_is_at_work_in_time_however_much_state_there_is(stage: &Stage) 
 struct Group<'s> {
     market: Market<'s>,
     workers: Vec<Worker>,
-    producer: FutureProducer,
+    alerts: Alerts,
     symbols: i64,
 }
 
@@ -62,7 +60,7 @@ impl<'s> Group<'s> {
             config.candles.intervals = vec!["1m".parse().expect("it is an interval")];
             config.candles.lateness = Duration::from_hours(1); // no window closes: the state stays
         })?;
-        market.put_rule("ALERT", "level", ">=", START_PRICE, "alice")?;
+        let alerts = Alerts::open(&mut market)?;
         let workers = start(&market, 2)?;
         wait_owned_by(&market, &workers, SETTLED)?;
         for first in (0..symbols).step_by(PORTION) {
@@ -70,8 +68,7 @@ impl<'s> Group<'s> {
             market.send(portion.map(|number| tick(&format!("SYM-{number}"), 200, number % 60_000)))?;
             market.wait_delivered()?;
         }
-        let producer = ClientConfig::new().set("bootstrap.servers", &market.config.kafka.brokers).create()?;
-        Ok(Group { market, workers, producer, symbols })
+        Ok(Group { market, workers, alerts, symbols })
     }
 
     fn measure(mut self) -> anyhow::Result<()> {
@@ -89,59 +86,21 @@ impl<'s> Group<'s> {
         Ok(())
     }
 
-    /// A tick that fires, from a producer that is connected already: a new one takes half a second to begin.
-    fn send_alert(&self) -> anyhow::Result<()> {
-        let alert = tick("ALERT", 200, 60_000).json();
-        let record = FutureRecord::to(&self.market.config.kafka.topic).key("ALERT").payload(&alert);
-        let sent = self.market.stage().block_on(self.producer.send(record, SETTLED));
-        sent.map(drop).map_err(|(error, _)| error.into())
-    }
-
     /// From the owner's end to the first output of the other worker. A third one joins afterwards.
     fn replace(&mut self, end: fn(&mut Worker) -> anyhow::Result<()>) -> anyhow::Result<Duration> {
         let market = &self.market;
         let owner = market.owners()?[0];
         let at = self.workers.iter().position(|worker| worker.pid() == owner).context("a worker owns it")?;
         let outputs = Outputs::from_now_on(market)?;
-        self.send_alert()?;
+        self.alerts.send(market)?;
         outputs.wait_for_one().context("of the owner before")?;
         let since = Instant::now();
         end(&mut self.workers[at])?;
-        self.send_alert()?; // nobody but the next owner can have it
+        self.alerts.send(market)?; // nobody but the next owner can have it
         let logs = || self.workers.iter().map(Worker::logs).collect::<Vec<_>>().join("\n");
         let took = outputs.wait_for_one().with_context(logs)?.duration_since(since);
         self.workers[at] = Worker::start(&market.config)?;
         self.workers[at].wait_ready()?;
         Ok(took)
-    }
-}
-
-/// Reads what comes to the topic of notifications from now on.
-pub(crate) struct Outputs(BaseConsumer);
-
-impl Outputs {
-    pub(crate) fn from_now_on(market: &Market) -> anyhow::Result<Outputs> {
-        let topic = market.config.output.notifications.as_str();
-        let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", &market.config.kafka.brokers)
-            .set("group.id", "reader-without-a-group")
-            .create()?;
-        let mut ends = TopicPartitionList::new();
-        for partition in consumer.fetch_metadata(Some(topic), SETTLED)?.topics()[0].partitions() {
-            let (_, end) = consumer.fetch_watermarks(topic, partition.id(), SETTLED)?;
-            ends.add_partition_offset(topic, partition.id(), Offset::Offset(end))?;
-        }
-        consumer.assign(&ends)?;
-        Ok(Outputs(consumer))
-    }
-
-    pub(crate) fn wait_for_one(&self) -> anyhow::Result<Instant> {
-        let deadline = Instant::now() + SETTLED;
-        while Instant::now() < deadline {
-            if let Some(message) = self.0.poll(Duration::from_secs(1)) {
-                return message.map(|_| Instant::now()).context("the topic of notifications");
-            }
-        }
-        bail!("no output came within {SETTLED:?}")
     }
 }
