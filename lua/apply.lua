@@ -29,7 +29,7 @@ local COUNTS = {'ticks', 'late', 'out_of_order', 'notifications', 'dead_letters'
 local EDGE, LEVEL, REVISED, LATE, DEAD = 1, 2, 3, 4, 5 -- order of outputs of one tick
 local AFTER_TICKS = math.huge -- a revision belongs to its record, after the firings of its ticks
 local HEADER, WINDOW = '<dddBBc0Bc0Bc0Bc0', '<BBc0Bc0Bc0Bc0Bc0Bc0Bc0Bc0Bc0Bc0Bc0'
-local STEP = 64 -- numbers of a column read at a time
+local STEP = 16 -- ticks of a stretch, and numbers of a column read at a time (src/store/pack.rs has it too)
 local COLUMN = '<' .. ('d'):rep(STEP)
 
 local intervals = {}
@@ -41,6 +41,7 @@ local partition = SOURCE:sub(#NAMESPACE + #'source:' + 1)
 local source = redis.call('HMGET', SOURCE, 'token', 'next_offset', 'watermark', 'max_ts', unpack(COUNTS))
 local refusal = refused(source[1], source[2], source[3])
 if refusal then return refusal end
+local NEWEST_BEFORE = tonumber(source[4] or '')
 if source[3] and redis.call('ZRANGEBYSCORE', DUE, '-inf', source[3], 'LIMIT', 0, 1)[1] then return {'DUE'} end
 
 local outputs, total, notifications, refused_matches, out_of_order = {}, 0, 0, 0, 0
@@ -55,44 +56,73 @@ end
 local function dead_letter(offset, index, reason)
   if dead[offset] then return 0 end
   dead[offset] = true
-  output(outputs, offset, index, DEAD, {'kind', 'dead_letter', 'reason', reason})
+  output(outputs, offset, index, DEAD, {'dead_letter', reason})
   return 1
 end
 
--- Merges the packed partial candles of a symbol. Returns the candles by order of first use, or nil and the error.
-local function merge_windows(symbol, blob, at, windows, list)
-  local touched, revised = {}, {}
-  for _ = 1, windows do
+-- Unpacks the partial candles of a symbol. Returns them and where the ticks begin.
+local function unpack_windows(symbol, blob, at, windows)
+  local partials = {}
+  for i = 1, windows do
     local number, start, finish, revises, open, high, low, close, volume, count, open_ts, close_ts, next_at =
       struct.unpack(WINDOW, blob, at)
     at = next_at
     local interval = intervals[number]
-    local partial = {open, high, low, close, volume, count, open_ts, close_ts, '0', 'open'}
     local member = symbol .. ':' .. interval .. ':' .. start
-    local window = revised[member] -- each late tick has a partial of its own
+    partials[i] = {name = NAMESPACE .. 'ohlc:' .. member, member = member, symbol = symbol, interval = interval,
+      start = start, finish = finish, revises = revises, open = revises == '', is_new = false, stored = nil,
+      candle = {open, high, low, close, volume, count, open_ts, close_ts, '0', 'open'}}
+  end
+  return partials, at
+end
+
+-- Asks with one call whether there is any of what there mostly is not: level rules, and windows of a time that this
+-- partition has not come to. Returns false if there is none of it, and notes on the windows that they are new.
+local function ask_for_rare(symbol, partials)
+  local names = {key('rules', symbol, ':level:below'), key('rules', symbol, ':level:equal'),
+    key('rules', symbol, ':level:above')}
+  for _, partial in ipairs(partials) do
+    partial.is_new = NEWEST_BEFORE ~= nil and tonumber(partial.start) > NEWEST_BEFORE and #names < 1000
+    if partial.is_new then names[#names + 1] = partial.name end
+  end
+  local rare = redis.call('EXISTS', unpack(names)) > 0
+  for _, partial in ipairs(partials) do partial.is_new = partial.is_new and not rare end
+  return rare
+end
+
+-- Merges the partial candles of a symbol with the stored ones. Returns the windows by order of first use, or nil and
+-- the error.
+local function merge_windows(partials, list)
+  local touched, revised = {}, {}
+  for _, partial in ipairs(partials) do
+    local window = revised[partial.member] -- each late tick has a partial of its own
     if window then
-      merge_candle(window.candle, partial)
+      merge_candle(window.candle, partial.candle)
     else
-      local name = NAMESPACE .. 'ohlc:' .. member
-      local candle, problem = read_candle(name)
-      if problem then return nil, problem end
-      if candle then merge_candle(candle, partial) else candle = partial end
-      window = {name = name, member = member, symbol = symbol, interval = interval, start = start, finish = finish,
-        candle = candle, open = revises == ''}
+      window = partial
+      if not partial.is_new then
+        local stored, problem = read_candle(partial.name)
+        if problem then return nil, problem end
+        if stored then
+          local merged = {unpack(stored)}
+          merge_candle(merged, partial.candle)
+          window.stored, window.candle = stored, merged
+        end
+      end
       touched[#touched + 1] = window
     end
-    if revises ~= '' then
-      revised[member] = window
-      window.candle[STATUS], window.candle[REVISION] = 'revised', int(revises + 1)
-      output(list, tonumber(revises), AFTER_TICKS, REVISED,
-        candle_fields(symbol, interval, start, finish, window.candle))
+    if partial.revises ~= '' then
+      revised[partial.member] = window
+      window.candle[STATUS], window.candle[REVISION] = 'revised', int(partial.revises + 1)
+      output(list, tonumber(partial.revises), AFTER_TICKS, REVISED,
+        candle_fields(window.symbol, window.interval, window.start, window.finish, window.candle))
     end
   end
-  return touched, at
+  return touched
 end
 
 -- The rules that prices from `low` to `high` (texts), after `previous`, can fire. nil and the error of a bad key.
-local function find_candidates(symbol, previous, low, high, ticks, bad)
+local function find_candidates(symbol, previous, low, high, ticks, may_have_levels, bad)
   local edge, problem = NONE, nil
   if previous or ticks > 1 then
     local from, upto = low, high
@@ -106,13 +136,15 @@ local function find_candidates(symbol, previous, low, high, ticks, bad)
       if problem then return nil, problem end
     end
   end
-  local below, equal, above
-  below, problem = find_rules(symbol, 'level:below', low, '+inf', RULES_READ, bad)
-  if problem then return nil, problem end
-  equal, problem = find_rules(symbol, 'level:equal', low, high, RULES_READ, bad)
-  if problem then return nil, problem end
-  above, problem = find_rules(symbol, 'level:above', '-inf', high, RULES_READ, bad)
-  if problem then return nil, problem end
+  local below, equal, above = NONE, NONE, NONE
+  if may_have_levels then
+    below, problem = find_rules(symbol, 'level:below', low, '+inf', RULES_READ, bad)
+    if problem then return nil, problem end
+    equal, problem = find_rules(symbol, 'level:equal', low, high, RULES_READ, bad)
+    if problem then return nil, problem end
+    above, problem = find_rules(symbol, 'level:above', '-inf', high, RULES_READ, bad)
+    if problem then return nil, problem end
+  end
   local levels = #below + #equal + #above > 0 and {below, equal, above} or NONE
   return {
     edge = edge, levels = levels, above = above,
@@ -135,13 +167,10 @@ local function fire(symbol, candidates, memory, list, offset, index, ts, price, 
     local options = may_fire(memory, rule, ts)
     if not options then return end
     fired, notifications = fired + 1, notifications + 1
-    local fields = {'kind', 'notification', 'symbol', symbol, 'trigger', trigger, 'op', rule.op,
-      'threshold', plain(rule.threshold), 'rule', rule.id, 'price', plain(price),
-      'previous', previous and plain(previous) or '', 'ts', int(ts), 'index', int(index)}
-    if type(options.note) == 'string' then
-      fields[#fields + 1] = 'note'
-      fields[#fields + 1] = options.note
-    end
+    local fields = {'notification', symbol .. ' ' .. trigger .. ' ' .. rule.op .. ' ' .. plain(rule.threshold) .. ' '
+      .. plain(price) .. ' ' .. (previous and plain(previous) or '-') .. ' ' .. int(ts) .. ' ' .. int(index) .. ' '
+      .. rule.id}
+    if type(options.note) == 'string' then fields[3], fields[4] = 'note', options.note end
     output(list, offset, index, class, fields, rule.threshold)
   end
   if previous and previous ~= price and #candidates.edge > 0 then
@@ -181,30 +210,41 @@ local function offset_and_index(blob, at, ticks, number)
     (struct.unpack('<I4', blob, offsets + 4 * (ticks + number)))
 end
 
+-- Whether the stretch of ticks that begins at number `first` can fire nothing, by its lowest and highest price.
+local function is_quiet(blob, ranges_at, first, from, upto)
+  local low, high = struct.unpack('<dd', blob, ranges_at + 16 * first / STEP)
+  return low > from and high < upto
+end
+
 -- Goes through a symbol's ticks in order of the log: fires what they fire and counts those older than the one before.
--- `in_order`: ts never falls, and need not be read. Returns price and ts of the newest; nil if there is none.
+-- `in_order`: ts never falls and need not be read, and a stretch whose prices can fire nothing is passed over.
+-- Returns price and ts of the newest (nil if there is none; of no use if `in_order`), or nil for SPLIT.
 local function go_through(plan, candidates, blob, at, ticks, in_order, price, ts)
   local stamps_at = at + 8 * ticks
+  local ranges_at = stamps_at + 16 * ticks
   local from, upto = quiet_span(candidates, price)
   local moved = false
   for first = 0, ticks - 1, STEP do
-    local columns = COLUMN:sub(1, 1 + ticks - first)
-    local prices = {struct.unpack(columns, blob, at + 8 * first)}
-    local stamps = not in_order and {struct.unpack(columns, blob, stamps_at + 8 * first)}
-    for i = 1, math.min(STEP, ticks - first) do
-      local now = prices[i]
-      if stamps and ts and stamps[i] < ts then
-        plan.out_of_order = plan.out_of_order + 1
-      else
-        if now <= from or now >= upto then
-          local number = first + i - 1
-          local offset, index = offset_and_index(blob, at, ticks, number)
-          local stamp = struct.unpack('<d', blob, stamps_at + 8 * number)
-          fire(plan.symbol, candidates, plan.memory, plan.outputs, offset, index, stamp, now, price)
-          if total > MAX_OUTPUTS then return nil end
-          from, upto = quiet_span(candidates, now)
+    if not (in_order and is_quiet(blob, ranges_at, first, from, upto)) then
+      local columns = COLUMN:sub(1, 1 + ticks - first)
+      local prices = {struct.unpack(columns, blob, at + 8 * first)}
+      local stamps = not in_order and {struct.unpack(columns, blob, stamps_at + 8 * first)}
+      if in_order and first > 0 then price = struct.unpack('<d', blob, at + 8 * (first - 1)) end
+      for i = 1, math.min(STEP, ticks - first) do
+        local now = prices[i]
+        if stamps and ts and stamps[i] < ts then
+          plan.out_of_order = plan.out_of_order + 1
+        else
+          if now <= from or now >= upto then
+            local number = first + i - 1
+            local offset, index = offset_and_index(blob, at, ticks, number)
+            local stamp = struct.unpack('<d', blob, stamps_at + 8 * number)
+            fire(plan.symbol, candidates, plan.memory, plan.outputs, offset, index, stamp, now, price)
+            if total > MAX_OUTPUTS then return nil end
+            from, upto = quiet_span(candidates, now)
+          end
+          price, ts, moved = now, stamps and stamps[i] or ts, true
         end
-        price, ts, moved = now, stamps and stamps[i] or ts, true
       end
     end
   end
@@ -214,7 +254,8 @@ end
 -- What a symbol's ticks do: a plan to write, or nil and what is wrong with a key, or nil for SPLIT.
 local function plan_symbol(symbol, blob)
   local ticks, windows, first_ts, in_order, last_ts, low, high, last_price, at = struct.unpack(HEADER, blob)
-  local plan = {symbol = symbol, name = key('last', symbol), outputs = {}, bad = {}, out_of_order = 0}
+  local plan = {symbol = symbol, name = key('last', symbol), outputs = {}, bad = {}, out_of_order = 0, first = false,
+    candles = nil, memory = nil, price = nil, ts = nil}
   local last = redis.pcall('HMGET', plan.name, 'price', 'ts')
   if last.err then return nil, plan.name .. ': ' .. last.err end
   local previous, previous_ts = last[1], tonumber(last[2] or '')
@@ -223,11 +264,12 @@ local function plan_symbol(symbol, blob)
   end
   plan.first = not previous
 
-  local problem
-  plan.candles, at = merge_windows(symbol, blob, at, windows, plan.outputs)
-  if not plan.candles then return nil, at end
-  local candidates
-  candidates, problem = find_candidates(symbol, previous, low, high, ticks, plan.bad)
+  local partials, candidates, problem
+  partials, at = unpack_windows(symbol, blob, at, windows)
+  local may_have_levels = ask_for_rare(symbol, partials)
+  plan.candles, problem = merge_windows(partials, plan.outputs)
+  if not plan.candles then return nil, problem end
+  candidates, problem = find_candidates(symbol, previous, low, high, ticks, may_have_levels, plan.bad)
   if problem then return nil, problem end
   if candidates.full and MAX_OUTPUTS < math.huge then return nil end
 
@@ -262,8 +304,8 @@ for i = 0, EXTRAS - 1 do
   local at = FIRST_EXTRA + i * EXTRA_SIZE
   local offset, index = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   if ARGV[at + 2] == 'late' then
-    output(outputs, offset, index, LATE, {'kind', 'late', 'symbol', ARGV[at + 3], 'price', ARGV[at + 4],
-      'volume', ARGV[at + 5], 'ts', ARGV[at + 6], 'index', ARGV[at + 1], 'intervals', ARGV[at + 7]})
+    output(outputs, offset, index, LATE, {'late', table.concat({ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6],
+      ARGV[at + 1], ARGV[at + 7]}, ' ')})
   else
     dead_letter(offset, index, ARGV[at + 3])
   end
@@ -308,7 +350,7 @@ for i, name in ipairs(COUNTS) do
   changed[#changed + 1] = name
   changed[#changed + 1] = int((tonumber(source[4 + i] or '') or 0) + added[i])
 end
-if MAX_TS ~= '' and not (source[4] and tonumber(MAX_TS) <= tonumber(source[4])) then
+if MAX_TS ~= '' and not (NEWEST_BEFORE and tonumber(MAX_TS) <= NEWEST_BEFORE) then
   for _, value in ipairs({'max_ts', MAX_TS, 'max_ts_at', now}) do changed[#changed + 1] = value end
 end
 if LAST_RECORD ~= '' then
@@ -373,7 +415,7 @@ end
 for _, plan in ipairs(plans) do
   if plan.price then redis.call('HSET', plan.name, 'price', plan.price, 'ts', plan.ts, 'source', partition) end
   for _, touched in ipairs(plan.candles) do
-    write_candle(touched.name, touched.candle)
+    write_candle(touched.name, touched.candle, touched.stored)
     if not touched.open then redis.call('PEXPIRE', touched.name, EXPIRY) end
   end
   if plan.memory then

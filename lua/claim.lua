@@ -42,17 +42,16 @@ redis.call('ZCARD', CHANGED) -- a wrong type is refused before anything is writt
 outbox_tail()
 
 local function delivered(id, fields)
-  local entry = {}
-  for i = 1, #fields, 2 do entry[fields[i]] = fields[i + 1] end
+  local kind, text = fields[1], fields[2]
   local offset = tonumber(id:match('^%d+'))
-  if entry.kind == 'update' then
-    return offset < DELIVERED or (offset == DELIVERED and DELIVERED_UPDATES)
-      or (DELIVERED_WATERMARK ~= nil and tonumber(entry['end']) <= DELIVERED_WATERMARK)
+  if kind ~= 'candle' and kind ~= 'update' then return offset < DELIVERED end
+  local finish, revision = text:match('^[^ ]+ [^ ]+ [^ ]+ ([^ ]+) .* ([^ ]+)$')
+  local passed = DELIVERED_WATERMARK ~= nil and tonumber(finish) <= DELIVERED_WATERMARK
+  if kind == 'update' then
+    return offset < DELIVERED or (offset == DELIVERED and DELIVERED_UPDATES) or passed
   end
   -- Sealed by the watermark unless a late tick caused it: such a revision is named by that tick's offset.
-  if entry.kind == 'candle' and tonumber(entry.revision) ~= offset + 1 then
-    return DELIVERED_WATERMARK and tonumber(entry['end']) <= DELIVERED_WATERMARK
-  end
+  if tonumber(revision) ~= offset + 1 then return passed end
   return offset < DELIVERED
 end
 

@@ -45,6 +45,7 @@ for _, name in ipairs(HASHES) do
 end
 for _, name in ipairs(SORTED_SETS) do
   try('ZADD', name, '1', 'member')
+  try('EXISTS', name)
   try('ZCARD', name)
   try('ZRANGE', name, '0', '0', 'WITHSCORES')
   try('ZRANGEBYSCORE', name, '-inf', '1', 'WITHSCORES', 'LIMIT', '0', '1')

@@ -33,7 +33,7 @@ for first = 1, #members, 1000 do
     local candle = finish and (read_candle(NAMESPACE .. 'ohlc:' .. member))
     if candle and candle[STATUS] == 'open' then
       local fields = due_candle_fields(member, finish, candle)
-      fields[2] = 'update' -- the kind
+      fields[1] = 'update'
       outputs[#outputs + 1] = {offset = next_offset, fields = fields}
     end
   end

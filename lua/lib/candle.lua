@@ -4,6 +4,7 @@
 local CANDLE = {'open', 'high', 'low', 'close', 'volume', 'count', 'open_ts', 'close_ts', 'revision', 'status'}
 local OPEN, HIGH, LOW, CLOSE, VOLUME, COUNT, OPEN_TS, CLOSE_TS, REVISION, STATUS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local NUMBERS = 9 -- of these fields
+local ALL_NUMBERS = '^' .. ('%-?%d+%.?%d* '):rep(NUMBERS) .. '$'
 
 -- Reads a candle; nil if there is none. Second result: the error of a key of another type, or of a field that is no
 -- number.
@@ -11,13 +12,14 @@ local function read_candle(name)
   local candle = redis.pcall('HMGET', name, unpack(CANDLE))
   if candle.err then return nil, name .. ': ' .. candle.err end
   if not candle[OPEN] then return nil end
-  local whole = candle[STATUS]
-  for i = 1, NUMBERS do whole = whole and tonumber(candle[i]) end
-  if whole and not table.concat(candle, ' ', 1, NUMBERS):find('[^%d%. %-]') then return candle end
+  local whole = true
+  for i = 1, #CANDLE do whole = whole and candle[i] end
+  if whole and (table.concat(candle, ' ', 1, NUMBERS) .. ' '):find(ALL_NUMBERS) then return candle end
   for i = 1, NUMBERS do
     if not candle[i] or not is_number(candle[i]) then return nil, no_number(name, CANDLE[i], candle[i]) end
   end
-  return nil, name .. ': no status'
+  if not candle[STATUS] then return nil, name .. ': no status' end
+  return candle
 end
 
 -- Merges a partial candle: open has the least (ts, order), close the greatest; the stored ticks came first.
@@ -44,16 +46,22 @@ local function seal_candle(candle, next_offset)
   end
 end
 
-local function write_candle(name, c)
-  redis.call('HSET', name, 'open', c[OPEN], 'high', c[HIGH], 'low', c[LOW], 'close', c[CLOSE], 'volume', c[VOLUME],
-    'count', c[COUNT], 'open_ts', c[OPEN_TS], 'close_ts', c[CLOSE_TS], 'status', c[STATUS], 'revision', c[REVISION])
+-- `stored`: as it was read, nil if there was none. A field that is as it was is not written.
+local function write_candle(name, candle, stored)
+  local changed = {}
+  for i = 1, #CANDLE do
+    if not stored or candle[i] ~= stored[i] then
+      changed[#changed + 1] = CANDLE[i]
+      changed[#changed + 1] = candle[i]
+    end
+  end
+  if #changed > 0 then redis.call('HSET', name, unpack(changed)) end
 end
 
 -- The outbox fields of a candle that is sent.
 local function candle_fields(symbol, interval, start, finish, c)
-  return {'kind', 'candle', 'symbol', symbol, 'interval', interval, 'start', start, 'end', finish,
-    'open', c[OPEN], 'high', c[HIGH], 'low', c[LOW], 'close', c[CLOSE], 'volume', c[VOLUME], 'count', c[COUNT],
-    'revision', c[REVISION]}
+  return {'candle', symbol .. ' ' .. interval .. ' ' .. start .. ' ' .. finish .. ' ' .. c[OPEN] .. ' ' .. c[HIGH] .. ' '
+    .. c[LOW] .. ' ' .. c[CLOSE] .. ' ' .. c[VOLUME] .. ' ' .. c[COUNT] .. ' ' .. c[REVISION]}
 end
 
 -- The same, of a member of `due`: `<symbol>:<interval>:<start>`.

@@ -97,6 +97,14 @@ end
 
 -- Adds entries to the outbox, ids counting on from its tail. `outputs` are {offset =, fields = {...}} in order of
 -- offset. Returns the entries as XRANGE would, and the new tail.
+--
+-- An entry's first field is its kind, and the value what is sent: one text, since a field each takes twice as long.
+--   notification  <symbol> <trigger> <op> <threshold> <price> <previous, or -> <ts> <index> <rule id>   note  <note>
+--   candle        <symbol> <interval> <start> <end> <open> <high> <low> <close> <volume> <count> <revision>
+--   update        the same of a candle that is open
+--   late          <symbol> <price> <volume> <ts> <index> <interval> …
+--   dead_letter   <reason>
+-- A symbol as in keys has no spaces. Rule id, note and reason are whatever they are.
 local function append(outputs, tail)
   local entries = {}
   local offset, n = tail:match('^(%d+)%-(%d+)$')
@@ -104,7 +112,7 @@ local function append(outputs, tail)
   for i, output in ipairs(outputs) do
     local at = int(output.offset)
     if at == offset then n = n + 1 else offset, n = at, 1 end
-    local id = at .. '-' .. int(n)
+    local id = at .. '-' .. n
     redis.call('XADD', OUTBOX, id, unpack(output.fields))
     entries[i] = {id, output.fields}
   end

@@ -8,14 +8,19 @@
 //! window  1 byte: interval, from 1
 //!         11 texts: start, end, offset it revises or none, open, high, low, close, volume, count, open_ts, close_ts
 //! ticks   4 columns: price (double), ts (double), offset - from (u32), index in its record (u32)
+//! ranges  of each stretch of 16 ticks, lowest and highest price (doubles)
 //! ```
 //!
 //! A text is what the script stores or sends as it is. Doubles are for what it compares: whole numbers below 2^53, and
-//! prices. Columns, because mostly only the prices are read. The price of the last tick is used only if ts never falls.
+//! prices. Columns, because mostly only the prices are read, and of most stretches only the range. The price of the last
+//! tick is used only if ts never falls.
 
 use std::fmt::{Display, Write as _};
 
-use crate::domain::{Interval, Offset, Partial, Price, SymbolBatch};
+use crate::domain::{BatchTick, Interval, Offset, Partial, Price, SymbolBatch};
+
+/// Ticks of a stretch; `STEP` of `apply.lua`.
+const STRETCH: usize = 16;
 
 /// Writes into one buffer, which is taken over and over.
 #[derive(Debug, Default)]
@@ -38,7 +43,7 @@ impl Packer {
         self.number(ticks.first().map_or(0.0, |tick| tick.ts as f64));
         self.buffer.push(u8::from(ticks.is_sorted_by_key(|tick| tick.ts)));
         self.text(ticks.iter().map(|tick| tick.ts).max().unwrap_or(0));
-        let (low, high) = range(batch);
+        let (low, high) = range(ticks).unwrap_or((Price::ZERO, Price::ZERO));
         self.text(low);
         self.text(high);
         self.text(ticks.last().map_or(low, |tick| tick.price));
@@ -57,6 +62,11 @@ impl Packer {
         }
         for tick in ticks {
             self.small(tick.index);
+        }
+        for stretch in ticks.chunks(STRETCH) {
+            let (low, high) = range(stretch).expect("a chunk is not empty");
+            self.number(low.to_f64());
+            self.number(high.to_f64());
         }
         &self.buffer
     }
@@ -94,10 +104,10 @@ impl Packer {
     }
 }
 
-/// Lowest and highest price of the ticks.
-fn range(batch: &SymbolBatch) -> (Price, Price) {
-    let first = batch.ticks.first().map_or(Price::ZERO, |tick| tick.price);
-    batch.ticks.iter().fold((first, first), |(low, high), tick| {
+/// Lowest and highest price; `None` of no ticks.
+fn range(ticks: &[BatchTick]) -> Option<(Price, Price)> {
+    let first = ticks.first()?.price;
+    Some(ticks.iter().fold((first, first), |(low, high), tick| {
         (if tick.price < low { tick.price } else { low }, if tick.price > high { tick.price } else { high })
-    })
+    }))
 }

@@ -103,90 +103,104 @@ pub(super) fn parse_entries(value: Value) -> Option<Vec<Entry>> {
     items.into_iter().map(parse_entry).collect()
 }
 
+/// lua/lib/common.lua says what an entry holds.
 fn parse_entry(value: Value) -> Option<Entry> {
     let Value::Array(pair) = value else { return None };
     let mut pair = pair.into_iter();
     let id = parse_id(&text_of(pair.next()?)?)?;
     let Value::Array(fields) = pair.next()? else { return None };
-    let fields = Fields(fields.into_iter().map(text_of).collect::<Option<Vec<_>>>()?);
-    Some(Entry { id, output: fields.output()? })
+    let mut fields = fields.into_iter().map(text_of);
+    let (kind, text) = (fields.next()??, fields.next()??);
+    let output = match kind.as_str() {
+        "notification" => Output::Notification(notification(&text, fields.nth(1).flatten())?),
+        "candle" => Output::Candle(candle(&text)?),
+        "update" => Output::Update(candle(&text)?),
+        "late" => Output::Late(late_tick(&text)?),
+        "dead_letter" => Output::DeadLetter { reason: text },
+        _ => return None,
+    };
+    Some(Entry { id, output })
 }
 
-/// Field names and values in turn.
-struct Fields(Vec<String>);
+/// The words of an entry.
+struct Words<'a>(std::str::SplitN<'a, char>);
 
-impl Fields {
-    fn get(&self, name: &str) -> Option<&str> {
-        self.0.chunks_exact(2).find(|pair| pair[0] == name).map(|pair| pair[1].as_str())
+impl<'a> Words<'a> {
+    /// So many; the last one is the rest.
+    fn of(text: &'a str, words: usize) -> Words<'a> {
+        Words(text.splitn(words, ' '))
     }
 
-    fn parse<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
-        self.get(name)?.parse().ok()
+    fn next(&mut self) -> Option<&'a str> {
+        self.0.next()
     }
 
-    fn price(&self, name: &str) -> Option<Price> {
-        Price::parse(self.get(name)?).ok().map(|parsed| parsed.value)
+    fn parse<T: std::str::FromStr>(&mut self) -> Option<T> {
+        self.next()?.parse().ok()
     }
 
-    fn symbol(&self) -> Option<String> {
-        Some(decode_symbol(self.get("symbol")?).into_owned())
+    fn symbol(&mut self) -> Option<String> {
+        Some(decode_symbol(self.next()?).into_owned())
     }
 
-    fn output(&self) -> Option<Output> {
-        match self.get("kind")? {
-            "notification" => self.notification().map(Output::Notification),
-            "candle" => self.candle().map(Output::Candle),
-            "update" => self.candle().map(Output::Update),
-            "late" => self.late().map(Output::Late),
-            "dead_letter" => Some(Output::DeadLetter { reason: self.get("reason")?.to_owned() }),
-            _ => None,
-        }
-    }
-
-    fn notification(&self) -> Option<Notification> {
-        Some(Notification {
-            symbol: self.symbol()?,
-            rule: self.get("rule")?.to_owned(),
-            trigger: self.parse::<Trigger>("trigger")?,
-            op: self.parse::<Op>("op")?,
-            threshold: self.price("threshold")?,
-            price: self.price("price")?,
-            previous: if self.get("previous")?.is_empty() { None } else { Some(self.price("previous")?) },
-            ts: self.parse("ts")?,
-            index: self.parse("index")?,
-            note: self.get("note").map(ToOwned::to_owned),
-        })
-    }
-
-    fn candle(&self) -> Option<Candle> {
-        Some(Candle {
-            symbol: self.symbol()?,
-            interval: self.parse("interval")?,
-            start: self.parse("start")?,
-            end: self.parse("end")?,
-            open: self.price("open")?,
-            high: self.price("high")?,
-            low: self.price("low")?,
-            close: self.price("close")?,
-            volume: self.volume()?,
-            count: self.parse("count")?,
-            revision: self.parse("revision")?,
-        })
-    }
-
-    fn late(&self) -> Option<LateTick> {
-        Some(LateTick {
-            symbol: self.symbol()?,
-            price: self.price("price")?,
-            volume: self.volume()?,
-            ts: self.parse("ts")?,
-            index: self.parse("index")?,
-            intervals: self.get("intervals")?.split(' ').map(|name| name.parse().ok()).collect::<Option<_>>()?,
-        })
+    fn price(&mut self) -> Option<Price> {
+        price(self.next()?)
     }
 
     /// A stored sum may be longer than what one tick may say.
-    fn volume(&self) -> Option<Volume> {
-        Volume::parse_sum(self.get("volume")?).ok()
+    fn volume(&mut self) -> Option<Volume> {
+        Volume::parse_sum(self.next()?).ok()
     }
+}
+
+fn price(text: &str) -> Option<Price> {
+    Price::parse(text).ok().map(|parsed| parsed.value)
+}
+
+fn notification(text: &str, note: Option<String>) -> Option<Notification> {
+    let mut words = Words::of(text, 9);
+    Some(Notification {
+        symbol: words.symbol()?,
+        trigger: words.parse::<Trigger>()?,
+        op: words.parse::<Op>()?,
+        threshold: words.price()?,
+        price: words.price()?,
+        previous: match words.next()? {
+            "-" => None,
+            text => Some(price(text)?),
+        },
+        ts: words.parse()?,
+        index: words.parse()?,
+        rule: words.next()?.to_owned(),
+        note,
+    })
+}
+
+fn candle(text: &str) -> Option<Candle> {
+    let mut words = Words::of(text, 11);
+    Some(Candle {
+        symbol: words.symbol()?,
+        interval: words.parse()?,
+        start: words.parse()?,
+        end: words.parse()?,
+        open: words.price()?,
+        high: words.price()?,
+        low: words.price()?,
+        close: words.price()?,
+        volume: words.volume()?,
+        count: words.parse()?,
+        revision: words.parse()?,
+    })
+}
+
+fn late_tick(text: &str) -> Option<LateTick> {
+    let mut words = Words::of(text, 6);
+    Some(LateTick {
+        symbol: words.symbol()?,
+        price: words.price()?,
+        volume: words.volume()?,
+        ts: words.parse()?,
+        index: words.parse()?,
+        intervals: words.next()?.split(' ').map(|name| name.parse().ok()).collect::<Option<_>>()?,
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::protocol::Outgoing;
@@ -60,7 +60,11 @@ impl Encoder {
     }
 
     fn number(&self, plain: impl ToString) -> Number {
-        Number { text: plain.to_string(), quoted: self.numbers == Numbers::String }
+        let text = plain.to_string();
+        match self.numbers {
+            Numbers::String => Number::Text(text),
+            Numbers::Number => Number::Plain(RawValue::from_string(text).expect("a plain decimal is JSON")),
+        }
     }
 
     fn notification(
@@ -194,18 +198,11 @@ fn record(topic: &Arc<str>, symbol: &str, value: &impl Serialize) -> OutRecord {
 }
 
 /// A plain decimal, as a JSON number or as text.
-struct Number {
-    text: String,
-    quoted: bool,
-}
-
-impl Serialize for Number {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.quoted {
-            return self.text.serialize(serializer);
-        }
-        RawValue::from_string(self.text.clone()).map_err(serde::ser::Error::custom)?.serialize(serializer)
-    }
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Number {
+    Plain(Box<RawValue>),
+    Text(String),
 }
 
 #[derive(Serialize)]

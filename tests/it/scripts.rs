@@ -31,6 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases!(Needs::Redis;
         scripts_do_what_the_reference_does,
         where_batches_are_cut_changes_nothing,
+        a_crossing_is_found_wherever_it_is_in_a_long_batch,
         a_refused_call_changes_nothing,
         nothing_is_applied_while_a_due_window_is_open,
         a_batch_of_too_many_outputs_is_refused_whole_unless_it_is_one_record,
@@ -279,6 +280,26 @@ fn apply_all(world: &mut World, log: &[LogRecord]) {
     while applied < log.len() {
         applied += apply_next(world, &settings(), 0, &log[applied..], log.len());
     }
+}
+
+/// Ticks that can fire nothing are passed over by stretches: none of those that fire, and what was before them is known.
+fn a_crossing_is_found_wherever_it_is_in_a_long_batch(stage: &Stage) -> anyhow::Result<()> {
+    const TICKS: i64 = 50;
+    for place in 0..TICKS {
+        let mut world = world(stage);
+        world.put_rule("X", "edge", ">= rise", 3.0, &Options::None);
+        world.put_rule("X", "edge", "< fall", 3.0, &Options::None);
+        let price_at = |n| if n == place { "5".to_owned() } else { format!("1.{n:02}") };
+        let log: Vec<LogRecord> = (0..TICKS).map(|n| record_of(n, "X", &price_at(n), BEGIN + n)).collect();
+        let (batch, taken) = settings().batch(&log, world.position(0), log.len());
+        assert_eq!(taken, log.len());
+        // The world compares every output with the reference's.
+        let Applied::Done(entries) = world.apply(0, &batch, false) else { panic!("nothing is due") };
+        let fired = entries.iter().filter(|entry| matches!(entry.output, Output::Notification(_))).count();
+        let [rises, falls] = [place > 0, place < TICKS - 1].map(usize::from);
+        assert_eq!(fired, rises + falls, "a crossing at {place}");
+    }
+    Ok(())
 }
 
 fn a_refused_call_changes_nothing(stage: &Stage) -> anyhow::Result<()> {
