@@ -89,7 +89,13 @@ impl Grouping {
 
     /// One batch of all that is in the buffer.
     pub(crate) fn group(&self, buffer: &Buffer, position: Position) -> Built {
-        let bounds = Bounds { ticks: usize::MAX, records: usize::MAX, until: None, clock: i64::MAX / 2 };
+        let bounds = Bounds {
+            ticks: usize::MAX,
+            symbols: usize::MAX,
+            records: usize::MAX,
+            until: None,
+            clock: i64::MAX / 2,
+        };
         buffer.next_batch(&self.settings, position, None, bounds).expect("the buffer is not empty")
     }
 

@@ -371,6 +371,8 @@ pub enum BadRecords {
 pub struct WorkerConfig {
     /// Most ticks in one batch: bounds how long one script holds Redis.
     pub max_batch: u32,
+    /// Most symbols in one batch, for the same reason: where each has few ticks, they are what takes time.
+    pub max_symbols: u32,
     /// Most outputs of one batch; a batch with more is halved.
     pub max_outputs: u32,
     /// Most outputs applied but not yet delivered, a partition; then it waits.
@@ -510,6 +512,7 @@ impl Default for WorkerConfig {
     fn default() -> Self {
         WorkerConfig {
             max_batch: 10_000,
+            max_symbols: 2_000,
             max_outputs: 10_000,
             max_undelivered: 50_000,
             max_buffered: 20_000,

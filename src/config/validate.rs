@@ -275,6 +275,7 @@ impl Config {
         for (setting, value) in [
             ("[rules] max_matches", self.rules.max_matches),
             ("[worker] max_batch", worker.max_batch),
+            ("[worker] max_symbols", worker.max_symbols),
             ("[worker] max_outputs", worker.max_outputs),
             ("[worker] max_undelivered", worker.max_undelivered),
             ("[worker] max_buffered", worker.max_buffered),

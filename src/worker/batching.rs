@@ -34,6 +34,8 @@ pub struct BatchSettings {
 pub struct Bounds {
     /// Ticks at most, though always one record.
     pub ticks: usize,
+    /// Symbols at most, though always one record.
+    pub symbols: usize,
     /// Records at most.
     pub records: usize,
     /// Never beyond this offset: the delivered offset while behind it, the end of a bounded run.
@@ -164,7 +166,9 @@ impl Buffer {
                     break 'chunks;
                 }
                 let ticks = grouping.ticks + (record.ticks.end - record.ticks.start) as usize;
-                let full = grouping.records >= bounds.records || ticks > bounds.ticks;
+                let full = grouping.records >= bounds.records
+                    || ticks > bounds.ticks
+                    || grouping.has_more_symbols(chunk, record, bounds.symbols);
                 let blocked = settings.block_bad_records && record.bad.is_some();
                 if (full && grouping.records > 0) || blocked || grouping.is_cut_before(chunk, record) {
                     complete = false;
@@ -228,6 +232,15 @@ impl<'a> Grouping<'a> {
             ticks: 0,
             future: 0,
         }
+    }
+
+    /// Whether there would be more than so many symbols with this record.
+    fn has_more_symbols(&self, chunk: &Chunk, record: &Record, most: usize) -> bool {
+        let is_new = |symbol: u32| {
+            let local = symbol as usize;
+            self.local[local].is_none() && !self.by_name.contains_key(&chunk.symbols[local])
+        };
+        self.symbols.len() >= most && chunk.ticks_of(record).iter().any(|tick| is_new(tick.symbol))
     }
 
     fn enter_chunk(&mut self, chunk: &Arc<Chunk>) {
@@ -414,5 +427,57 @@ impl Partial {
         }
         self.volume = self.volume.plus(tick.volume);
         self.count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::InputConfig;
+    use crate::input::{ChunkBuilder, Decoder, RawRecord};
+
+    const SETTINGS: BatchSettings = BatchSettings {
+        intervals: Vec::new(),
+        lateness: 0,
+        late: LatePolicy::Drop,
+        keep: 0,
+        max_future: 0,
+        block_bad_records: false,
+    };
+
+    /// One record a value, each an array of trades of the symbols that its letters name.
+    fn buffer(values: &[&str]) -> Buffer {
+        let config = InputConfig { records: Some(String::new()), ..InputConfig::default() };
+        let mut builder = ChunkBuilder::new(Arc::new(Decoder::new(&config).unwrap()));
+        for (offset, symbols) in (0..).zip(values) {
+            let trade = |symbol| format!(r#"{{"symbol":"{symbol}","price":1,"volume":1,"ts":1700000000000}}"#);
+            let value = format!("[{}]", symbols.chars().map(trade).collect::<Vec<_>>().join(","));
+            builder.push(RawRecord {
+                offset: Offset(offset),
+                timestamp: 0,
+                broker_time: false,
+                key: None,
+                value: Some(value.as_bytes()),
+                headers: None,
+            });
+        }
+        let mut buffer = Buffer::default();
+        buffer.push(Arc::new(builder.take()));
+        buffer
+    }
+
+    #[test]
+    fn a_batch_ends_before_one_symbol_too_many_but_has_a_record() {
+        let records = |values: &[&str], symbols| {
+            let bounds = Bounds { ticks: 100, symbols, records: 100, until: None, clock: i64::MAX / 2 };
+            let built =
+                buffer(values).next_batch(&SETTINGS, Position::at(Offset(0), Watermark::NEVER), None, bounds);
+            built.unwrap().records
+        };
+        assert_eq!(records(&["A", "B", "A", "B", "C"], 2), 4, "more ticks of the same symbols go on");
+        assert_eq!(records(&["A", "AB", "B", "AC", "A"], 2), 3);
+        assert_eq!(records(&["ABC", "A"], 2), 2, "a record is never cut, and more of it is no new symbol");
+        assert_eq!(records(&["ABC", "D"], 2), 1);
+        assert_eq!(records(&["A", "B", "C"], 3), 3);
     }
 }

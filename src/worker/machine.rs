@@ -449,7 +449,13 @@ impl Machine {
             (None, Some(b)) => Some(b),
             (behind, _) => behind,
         };
-        let bounds = Bounds { ticks: self.settings.max_batch, records: self.batch_records, until, clock };
+        let bounds = Bounds {
+            ticks: self.settings.max_batch,
+            symbols: self.settings.max_symbols,
+            records: self.batch_records,
+            until,
+            clock,
+        };
         self.buffer.next_batch(&self.settings.batch, position, self.reader_end, bounds)
     }
 

@@ -30,6 +30,8 @@ pub struct Settings {
     pub idle_grace: i64,
     /// Ticks in a batch at most.
     pub max_batch: usize,
+    /// Symbols in a batch at most.
+    pub max_symbols: usize,
     /// Outputs applied but not delivered at most.
     pub max_undelivered: usize,
     /// Pause between heartbeats, ms.

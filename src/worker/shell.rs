@@ -16,7 +16,7 @@ use super::machine::{Machine, Phase, Snapshot};
 use super::protocol::{Command, Committed, Delivery, Event, Failure, Settings};
 use super::report::Reporter;
 use crate::config::{KafkaConfig, RedisConfig};
-use crate::domain::{Position, SourcePartition};
+use crate::domain::{Batch, Position, SourcePartition};
 use crate::failpoint;
 use crate::kafka::{
     Ends, Feed, OutRecord, Reader, Sink, SourceError, SourceHandle, TransactionError, TransactionalSink,
@@ -52,15 +52,18 @@ pub struct Shared {
     pub encoder: Encoder,
     /// A graceful stop may take this long.
     pub stop_deadline: Duration,
-    /// A permit for each tick that is being applied. Redis does one script at a time, and all that wait before it
+    /// As many permits as there are ticks in a full batch. Redis does one script at a time, and all that wait before it
     /// turns to anybody else: behind the full batches of many partitions, that would be long.
     pub applying: Semaphore,
 }
 
 impl Shared {
-    /// Waits until so many ticks may be applied: all partitions together, one full batch at a time.
-    async fn turn(&self, ticks: u64) -> SemaphorePermit<'_> {
-        let permits = ticks.min(self.settings.max_batch as u64) as u32;
+    /// Waits until a batch may be applied: all partitions together, one full batch at a time, be it full of ticks or of
+    /// symbols.
+    async fn turn(&self, batch: &Batch) -> SemaphorePermit<'_> {
+        let Settings { max_batch, max_symbols, .. } = &*self.settings;
+        let ticks = (batch.counts.ticks as usize).max(batch.symbols.len() * max_batch / max_symbols);
+        let permits = ticks.min(*max_batch) as u32;
         self.applying.acquire_many(permits).await.expect("it is never closed")
     }
 }
@@ -346,7 +349,7 @@ impl Shell {
         let reporter = self.reporter.clone();
         self.spawn(async move {
             let _turn = match &command {
-                Command::Apply(_, batch, _) => Some(shared.turn(batch.counts.ticks).await),
+                Command::Apply(_, batch, _) => Some(shared.turn(batch).await),
                 _ => None,
             };
             let started = Instant::now();

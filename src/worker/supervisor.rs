@@ -173,6 +173,7 @@ pub fn settings_of(config: &Config) -> Settings {
         },
         idle_grace: millis(candles.idle_grace),
         max_batch: config.worker.max_batch as usize,
+        max_symbols: config.worker.max_symbols as usize,
         max_undelivered: config.worker.max_undelivered as usize,
         heartbeat: config.worker.heartbeat.as_millis() as u64,
         stop_at: None,

@@ -390,6 +390,7 @@ mod tests {
             idle_grace: 0,
             update_interval: None,
             max_batch: 1,
+            max_symbols: 1,
             max_undelivered: 1,
             heartbeat: 1_000,
             stop_at: None,

@@ -180,7 +180,7 @@ impl Simulation {
         let mut buffer = Buffer::default();
         buffer.push(Arc::new(chunk));
         let position = Position::at(batch.to, batch.watermark_after);
-        let bounds = Bounds { ticks: 100, records: 100, until: None, clock: BEGIN + self.now as i64 };
+        let bounds = Bounds { ticks: 100, symbols: 100, records: 100, until: None, clock: BEGIN + self.now as i64 };
         let settings = self.plan.batch_settings(&self.parts[part].recovery);
         let more = buffer.next_batch(&settings, position, None, bounds)?.batch;
         let mut joined = batch.clone();

@@ -263,6 +263,7 @@ impl Plan {
             batch: self.batch_settings(recovery),
             idle_grace: if self.silence { 300 } else { 1_000_000_000_000 },
             max_batch: self.max_batch,
+            max_symbols: self.max_batch.div_ceil(3),
             max_undelivered: self.max_undelivered,
             heartbeat: 200,
             stop_at: self.stop_at.map(Offset),
