@@ -67,6 +67,12 @@ pub(crate) fn rows(report: &Report) -> Vec<Row> {
     let efficiency = |run: &Run| run.ticks_per_cpu_second;
     let cost = |run: &Run| 1.0 / run.ticks_per_cpu_second;
 
+    let best_streams = |once| {
+        move |repetition| {
+            let of = |form| report.value(STANDARD, Contender::Streams(form, once), repetition, efficiency);
+            best(f64::max, of(Form::Processor), of(Form::Dsl))
+        }
+    };
     for (contender, once, name) in
         [(AT_LEAST_ONCE, Once::AtLeast, "at_least_once"), (EXACTLY_ONCE, Once::Exactly, "exactly once")]
     {
@@ -74,16 +80,13 @@ pub(crate) fn rows(report: &Report) -> Vec<Row> {
             &format!("ticks per CPU-second, {name}, v the best Kafka Streams"),
             "×",
             at_least(3.0),
-            report.ratio(
-                |repetition| report.value(STANDARD, contender, repetition, efficiency),
-                |repetition| {
-                    let of = |form| report.value(STANDARD, Contender::Streams(form, once), repetition, efficiency);
-                    best(f64::max, of(Form::Processor), of(Form::Dsl))
-                },
-            ),
+            report
+                .ratio(|repetition| report.value(STANDARD, contender, repetition, efficiency), best_streams(once)),
         );
     }
     let raw = |repetition| report.value(STANDARD, Contender::Raw { parse: true }, repetition, efficiency);
+    // What no service on this client can go beyond, whatever it does with its ticks.
+    row("the same, the raw limit (consume and parse)", "×", None, report.ratio(raw, best_streams(Once::AtLeast)));
     for (contender, name, goal) in
         [(AT_LEAST_ONCE, "at_least_once", at_least(60.0)), (EXACTLY_ONCE, "exactly once", None)]
     {

@@ -348,7 +348,7 @@ fn transactional_producer(kafka: &KafkaConfig, id: &str) -> Result<SinkProducer,
     config.set("transaction.timeout.ms", TRANSACTION_TIMEOUT.as_millis().to_string());
     // The broker answers "concurrent transactions" for some ms after each commit; with the default 100 ms that
     // pause is in every transaction.
-    if !kafka.producer.contains_key("retry.backoff.ms") {
+    if config.get("retry.backoff.ms").is_none() {
         config.set("retry.backoff.ms", "1");
     }
     config.create_with_context(Deliveries::default()).map_err(|error| refused(error.to_string()))
